@@ -45,7 +45,8 @@ type BlobUse struct {
 }
 
 // Blob explains which manifests use the blob with the digest `d`, and what garbage
-// collection will do with it. It returns the error BLOB_UNKNOWN if there is no such blob.
+// collection will do with it. It returns the error BLOB_UNKNOWN if there is no such blob;
+// the error names repositories that have a manifest with the digest.
 func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, error) {
 	e := BlobExplanation{Digest: d}
 	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -53,8 +54,7 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 			SELECT now(), size, media_type, storage_key, created_at, lost_at FROM blobs WHERE digest = $1`,
 			d.Bytes()).Scan(&e.AsOf, &e.Size, &e.MediaType, &e.StorageKey, &e.CreatedAt, &e.LostAt)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return oci.Errorf(oci.BlobUnknown, "the registry has no blob %s: none was pushed, or it has been deleted, or this is the digest of a manifest, which only its repository knows", d).
-				WithDetail(map[string]string{"digest": d.String()})
+			return notABlob(ctx, tx, d)
 		}
 		if err != nil {
 			return err

@@ -339,6 +339,29 @@ func TestExplainUnknown(t *testing.T) {
 	catalogtest.WantCode(t, err, oci.ManifestUnknown)
 	_, err = b.ExplainBlob(t.Context(), d)
 	catalogtest.WantCode(t, err, oci.BlobUnknown)
+	if !strings.Contains(err.Error(), "no repository has a manifest with this digest: it was never pushed") {
+		t.Errorf("of an unknown digest it says %v", err)
+	}
+}
+
+// TestExplainManifestWithoutRepository: the digest of a manifest without its repository isn't taken for
+// one that was never pushed. The error names repositories that have the manifest.
+func TestExplainManifestWithoutRepository(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var d oci.Digest
+	for _, path := range []string{"library/app", "acme/app", "gone/app"} {
+		d = b.Put(t, path, catalogtest.Image(t, b.Push(t, path, "config"), nil, nil), "v1")
+	}
+	b.Put(t, "acme/other", catalogtest.Numbered(t, 1, b.Push(t, "acme/other", "config")), "v1")
+	if err := b.DeleteRepository(t.Context(), "gone/app"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.ExplainBlob(t.Context(), d)
+	catalogtest.WantCode(t, err, oci.BlobUnknown)
+	if want := d.String() + " is not a blob, but a manifest of acme/app, library/app: name its repository too, as in acme/app@" + d.String(); !strings.Contains(err.Error(), want) {
+		t.Errorf("it says %v, want %s", err, want)
+	}
 }
 
 // Scripts read explanations as JSON, so the names of the JSON fields must not change.

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -224,36 +225,74 @@ type explained struct {
 	Found                       *explanation
 }
 
+// plainHex are the digits of a SHA-256 without the name of the algorithm.
+var plainHex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// whatToExplain reads what a person typed beside the name of a repository, which may be "": a digest,
+// its hexadecimal digits alone, or a tag of the repository; or REPOSITORY@DIGEST or REPOSITORY:TAG.
+func whatToExplain(text, repository string) (path, digest, tag string) {
+	if path, digest, ok := strings.Cut(text, "@"); ok {
+		return path, digest, ""
+	}
+	colon := strings.LastIndex(text, ":")
+	switch {
+	case colon >= 0 && text[:colon] != "sha256" && text[:colon] != "sha512":
+		return text[:colon], "", text[colon+1:]
+	case colon < 0 && repository != "" && !plainHex.MatchString(text):
+		return repository, "", text
+	case colon < 0 && text != "":
+		return repository, "sha256:" + text, ""
+	}
+	return repository, text, ""
+}
+
 // showExplain says why a blob, or with a repository a manifest, is kept.
 func showExplain(q *request) error {
-	digest, repository := q.query("digest"), q.query("repository")
-	if digest != "" && !strings.Contains(digest, ":") {
-		digest = "sha256:" + digest
-	}
-	d := explained{Digest: digest, Repository: repository}
-	path := apiPath("/gc/explain/%s", digest)
-	if repository != "" {
-		path = apiPath("/repository/%s/manifest/%s/explain", repository, digest)
-	}
-	if digest != "" {
-		e := new(explanation)
-		if err := q.get(path, nil, e); err != nil {
+	d := explained{Digest: q.query("digest"), Repository: q.query("repository")}
+	var path string
+	if d.Digest != "" {
+		var err error
+		if path, err = q.explain(&d); err != nil {
 			if status := statusOf(err); status != http.StatusNotFound && status != http.StatusBadRequest {
 				return err
 			}
 			d.Refused = sentence(err.Error())
-		} else {
-			d.Found = e
 		}
 	}
 	p := page{
 		Title: "Why is it kept?", Section: "cleanup", Crumbs: []crumb{{"Clean-up", "/ui/cleanup"}}, Data: d,
 		Lead: "Says what keeps a blob or a manifest, or when it will be deleted.",
 	}
-	if d.Found != nil && repository != "" {
-		p.Same = []same{command("purser gc explain %s@%s", repository, digest), call("GET", path)}
+	if d.Found != nil && d.Repository != "" {
+		p.Same = []same{command("purser gc explain %s@%s", d.Repository, d.Digest), call("GET", path)}
 	} else if d.Found != nil {
-		p.Same = []same{command("purser gc explain %s", digest), call("GET", path)}
+		p.Same = []same{command("purser gc explain %s", d.Digest), call("GET", path)}
 	}
 	return q.show("explain", p)
+}
+
+// explain finds out what was typed and explains it. It returns the path of the API that it asked last.
+func (q *request) explain(d *explained) (path string, err error) {
+	repository, digest, tag := whatToExplain(d.Digest, d.Repository)
+	if tag != "" {
+		var t struct {
+			Digest string `json:"manifest_digest"`
+		}
+		path = apiPath("/repository/%s/tag/%s", repository, tag)
+		if err := q.get(path, nil, &t); err != nil {
+			return path, err
+		}
+		digest = t.Digest
+	}
+	d.Digest, d.Repository = digest, repository
+	path = apiPath("/gc/explain/%s", digest)
+	if repository != "" {
+		path = apiPath("/repository/%s/manifest/%s/explain", repository, digest)
+	}
+	e := new(explanation)
+	if err := q.get(path, nil, e); err != nil {
+		return path, err
+	}
+	d.Found = e
+	return path, nil
 }

@@ -146,6 +146,11 @@ func TestCleanup(t *testing.T) {
 
 	s.open(t, "/ui/cleanup/explain?repository=acme/app&digest="+kept.String(), "Manifest", "kept", "v1")
 	s.open(t, "/ui/cleanup/explain?digest="+loose.String()[7:], "not known to this registry")
+	s.open(t, "/ui/cleanup/explain?digest="+kept.String(), "is not a blob, but a manifest of acme/app")
+	s.open(t, "/ui/cleanup/explain?digest=acme/app@"+kept.String(), "Manifest", "kept", "v1")
+	s.open(t, "/ui/cleanup/explain?digest=acme/app:v1", "Manifest", "kept", kept.String())
+	s.open(t, "/ui/cleanup/explain?repository=acme/app&digest=v1", "Manifest", "kept", kept.String())
+	s.open(t, "/ui/cleanup/explain?digest=acme/app:none", `role="alert"`, "no tag none")
 	s.open(t, "/ui/cleanup/explain?digest="+url.QueryEscape("<script>"), `role="alert"`)
 	s.open(t, "/ui/cleanup/explain", "Enter a digest")
 }

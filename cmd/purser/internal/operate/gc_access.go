@@ -25,6 +25,8 @@ type gcAccess interface {
 	status(ctx context.Context) (gc.GCStatus, error)
 	blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error)
 	manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error)
+	// tagged returns the digest of the manifest to which a tag points.
+	tagged(ctx context.Context, repository, tag string) (oci.Digest, error)
 	// retry makes all failed reviews due again, and returns their number.
 	retry(ctx context.Context) (api.Retried, error)
 }
@@ -69,6 +71,14 @@ func (g gcOverAPI) manifest(ctx context.Context, repository string, d oci.Digest
 	return e, notThere(oci.ManifestUnknown, g.c.Get(ctx, api.Path("repository", repository, "manifest", d.String(), "explain"), nil, &e))
 }
 
+func (g gcOverAPI) tagged(ctx context.Context, repository, tag string) (oci.Digest, error) {
+	var t struct {
+		Digest oci.Digest `json:"manifest_digest"`
+	}
+	err := g.c.Get(ctx, api.Path("repository", repository, "tag", tag), nil, &t)
+	return t.Digest, notThere(oci.ManifestUnknown, err)
+}
+
 func (g gcOverAPI) retry(ctx context.Context) (n api.Retried, err error) {
 	return n, g.c.Post(ctx, api.Path("gc", "retry"), nil, &n)
 }
@@ -97,6 +107,10 @@ func (g gcOnDatabase) blob(ctx context.Context, d oci.Digest) (explain.BlobExpla
 
 func (g gcOnDatabase) manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error) {
 	return explain.Manifest(ctx, g.collector, repository, d)
+}
+
+func (g gcOnDatabase) tagged(ctx context.Context, repository, tag string) (oci.Digest, error) {
+	return explain.Tagged(ctx, g.collector, repository, tag)
 }
 
 func (g gcOnDatabase) retry(ctx context.Context) (n api.Retried, err error) {

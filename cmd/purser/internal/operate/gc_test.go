@@ -200,6 +200,9 @@ func TestGCExplain(t *testing.T) {
   kept: tag v1 of library/app points to it
   no review is planned; it will be reviewed when something that refers to it is deleted
 `)
+	if byTag := g.run("gc", "explain", "library/app:v1"); byTag != g.run("gc", "explain", "library/app@"+g.tagged.String()) {
+		t.Errorf("of the tag it printed\n%s", byTag)
+	}
 	same(t, g.run("gc", "explain", "library/app@"+g.untagged.String()), "manifest library/app@"+g.untagged.String()+`
   is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists (manifest_upload); nothing keeps it, so it will be deleted
 `)
@@ -219,7 +222,10 @@ func TestGCExplain(t *testing.T) {
 	for _, tc := range []struct{ arg, want string }{
 		{"library/app@" + unknown, "purser: manifest " + unknown + " is not known to repository library/app\n"},
 		{"library/none@" + unknown, "purser: repository library/none is not known to this registry\n"},
-		{unknown, "purser: blob " + unknown + " is not known to this registry: it was never pushed, or it has been deleted; if it is a manifest's digest, write <repository>@<digest>\n"},
+		{"library/app:none", "purser: repository library/app has no tag none\n"},
+		{"library/none:v1", "purser: repository library/none is not known to this registry\n"},
+		{unknown, "purser: blob " + unknown + " is not known to this registry, and no repository has a manifest with this digest: it was never pushed, or it has been deleted\n"},
+		{g.tagged.String(), "purser: " + g.tagged.String() + " is not a blob, but a manifest of library/app: name its repository too, as in library/app@" + g.tagged.String() + "\n"},
 	} {
 		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", tc.arg); code != 3 || stdout != "" || stderr != tc.want {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %q", tc.arg, code, stdout, stderr, tc.want)
@@ -246,6 +252,7 @@ func TestGCOverAPI(t *testing.T) {
 		{"explain", "library/app@" + g.tagged.String()}, {"explain", "library/app@" + g.untagged.String()},
 		{"explain", g.config.String()}, {"explain", "-o", "json", g.unused.String()}, {"explain", "-o", "json", "library/app@" + g.untagged.String()},
 		{"explain", unknown}, {"explain", "library/app@" + unknown}, {"explain", "library/none@" + unknown},
+		{"explain", "library/app:v1"}, {"explain", "library/app:none"}, {"explain", "library/none:v1"}, {"explain", g.tagged.String()},
 	} {
 		args = append([]string{"gc"}, args...)
 		want, wantOut, wantErr := purser(t, g.environ, args...)
@@ -270,8 +277,11 @@ func TestGCRefusals(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"explain", "foo"}, `invalid digest "foo": it must be algorithm:hexadecimal; write <repository>@<digest> for a manifest`},
-		{[]string{"explain", "library/app:v1"}, "or <digest> for a blob"},
+		{[]string{"explain", "foo"}, `invalid digest "foo": it must be algorithm:hexadecimal; write <repository>@<digest> or <repository>:<tag> for a manifest`},
+		{[]string{"explain", "sha256:2c26b46b6"}, `invalid digest "sha256:2c26b46b6"`},
+		{[]string{"explain", "library/app:-v1"}, "or <digest> for a blob"},
+		{[]string{"explain", "localhost:5000/app"}, `"5000/app"`},
+		{[]string{"explain", "Library/app:v1"}, `invalid repository name "Library/app"`},
 		{[]string{"explain", "Library/app@sha256:00"}, `invalid repository name "Library/app"`},
 		{[]string{"explain", "library/app@v1"}, `invalid digest "v1"`},
 		{[]string{"explain"}, "name one thing to explain"},
