@@ -45,6 +45,20 @@ func (r *Reader) NamespaceHistory(ctx context.Context, namespace int64, n int) (
 	})
 }
 
+// HistoryOf returns the pulls of namespaces and of further repositories on each of the last n days,
+// each pull once.
+func (r *Reader) HistoryOf(ctx context.Context, namespaces, repositories []int64, n int) (History, error) {
+	return r.history(ctx, n, func(s span) (pgx.Rows, error) {
+		return r.q.Query(ctx, `
+			SELECT day, sum(pulls)::bigint FROM (
+				SELECT day, pulls FROM namespacepullhistory WHERE namespace_id = ANY ($1) AND day >= $3 AND day <= $4
+				UNION ALL
+				SELECT day, pulls FROM repositorypullhistory
+				WHERE repository_id = ANY ($2) AND namespace_id <> ALL ($1) AND day >= $3 AND day <= $4) p
+			GROUP BY day`, append([]int64{}, namespaces...), append([]int64{}, repositories...), s.from, s.to)
+	})
+}
+
 // RepositoryHistory returns the pulls of a repository on each of the last n days, those of
 // deleted tags and manifests included.
 func (r *Reader) RepositoryHistory(ctx context.Context, repository int64, n int) (History, error) {

@@ -53,6 +53,7 @@ func date(t time.Time) *string {
 func (a *API) addPullHistory() {
 	a.addHistoryOfRepository()
 	a.addHistoryOfNamespace()
+	a.addHistoryOfUser()
 	a.addTopRepositories()
 	a.addTopTags()
 	a.addUnpulled()
@@ -146,6 +147,33 @@ func (a *API) addHistoryOfNamespace() {
 			return nil, err
 		}
 		return a.pullHistory(ctx, func(pulls *pullstats.Reader) (pullstats.History, error) { return pulls.RegistryHistory(ctx, in.Days) })
+	})
+}
+
+// addHistoryOfUser adds the history of what is the client's: a public repository isn't, although
+// everybody may read it. auth.LoggedIn keeps credentials out that are limited to some repositories: the
+// sum of a namespace has others in it.
+func (a *API) addHistoryOfUser() {
+	add(a, auth.LoggedIn, huma.Operation{
+		OperationID: "getUserPullHistory", Method: http.MethodGet, Path: "/user/pull_statistics/history",
+		Tags: []string{"pullstatistics"}, Summary: "Get how often the repositories of the request's account were pulled on each day",
+		Description: "These are the namespaces and the repositories in which the account has a role; for an account that may read all repositories, those of the registry. " +
+			"Pulls of deleted repositories of these namespaces are included. It isn't for limited robots and tokens. " + historyDelay,
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *HistoryDays) (*historyOutput, error) {
+		if err := a.pullsOff(); err != nil {
+			return nil, err
+		}
+		viewer, err := a.server.Viewer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return a.pullHistory(ctx, func(pulls *pullstats.Reader) (pullstats.History, error) {
+			if viewer.All {
+				return pulls.RegistryHistory(ctx, in.Days)
+			}
+			return pulls.HistoryOf(ctx, viewer.Namespaces, viewer.Repositories, in.Days)
+		})
 	})
 }
 

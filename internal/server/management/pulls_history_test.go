@@ -116,6 +116,8 @@ func TestPullHistoryShowsWhatOneMayRead(t *testing.T) {
 	for _, sql := range []string{
 		"INSERT INTO pullstatisticsprocessingstate (recorded_since) VALUES (now())",
 		"INSERT INTO repositorypullhistory (repository_id, day, namespace_id, pulls) SELECT id, now()::date, top_level_namespace_id, 1 FROM repositories WHERE path <> 'acme/unused'",
+		"INSERT INTO namespacepullhistory (namespace_id, day, pulls) SELECT namespace_id, day, sum(pulls) FROM repositorypullhistory GROUP BY namespace_id, day",
+		"INSERT INTO pullhistory (day, pulls) SELECT day, sum(pulls) FROM repositorypullhistory GROUP BY day",
 	} {
 		if _, err := r.DB.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -125,11 +127,12 @@ func TestPullHistoryShowsWhatOneMayRead(t *testing.T) {
 		who             string
 		top, unpulled   string
 		acme, beta, all int
+		mine            int64 // pulls of what the account has a role in
 	}{
-		{"root", "[{acme/public 1} {acme/private 1} {acme/own 1} {beta/app 1}]", "[acme/unused]", 200, 200, 200},
-		{"reader", "[{acme/public 1} {acme/private 1} {acme/own 1}]", "[acme/unused]", 200, 403, 403},
-		{"single", "[{acme/public 1} {acme/own 1}]", "[]", 403, 403, 403},
-		{"stranger", "[{acme/public 1}]", "[]", 403, 403, 403},
+		{"root", "[{acme/public 1} {acme/private 1} {acme/own 1} {beta/app 1}]", "[acme/unused]", 200, 200, 200, 4},
+		{"reader", "[{acme/public 1} {acme/private 1} {acme/own 1}]", "[acme/unused]", 200, 403, 403, 3},
+		{"single", "[{acme/public 1} {acme/own 1}]", "[]", 403, 403, 403, 1},
+		{"stranger", "[{acme/public 1}]", "[]", 403, 403, 403, 0},
 	} {
 		client := r.as(c.who)
 		var top api.TopRepositories
@@ -145,7 +148,19 @@ func TestPullHistoryShowsWhatOneMayRead(t *testing.T) {
 		client.Manage(t, "GET", "/organization/acme/pull_statistics/history", "").WantStatus(t, c.acme)
 		client.Manage(t, "GET", "/organization/beta/pull_statistics/history", "").WantStatus(t, c.beta)
 		client.Manage(t, "GET", "/pull_statistics/history", "").WantStatus(t, c.all)
+		var mine api.PullHistory
+		client.Manage(t, "GET", "/user/pull_statistics/history", "").Into(t, 200, &mine)
+		if mine.Total != c.mine {
+			t.Errorf("%s has %d pulls, want %d", c.who, mine.Total, c.mine)
+		}
 	}
+	// The sum of a namespace has repositories that a limited credential may not read.
+	var robot api.RobotView
+	root.Manage(t, "PUT", "/organization/acme/robots/narrow", `{"repositories":["acme/own"]}`).Into(t, 201, &robot)
+	root.Manage(t, "PUT", "/organization/acme/permissions/user/acme+narrow", `{"role":"read"}`).WantStatus(t, 200)
+	narrow := r.with(servertest.Basic("acme+narrow", robot.Token))
+	narrow.Manage(t, "GET", "/user/pull_statistics/history", "").Refused(t, 403, "insufficient_scope", "limits")
+	r.Manage(t, "GET", "/user/pull_statistics/history", "").WantStatus(t, 401)
 	r.as("stranger").Manage(t, "GET", "/pull_statistics/top?namespace=beta", "").WantStatus(t, 404)
 	r.as("stranger").Manage(t, "GET", "/repository/acme/private/pull_statistics/history", "").WantStatus(t, 403)
 	r.as("stranger").Manage(t, "GET", "/repository/acme/public/pull_statistics/history", "").WantStatus(t, 200)

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -76,7 +77,7 @@ func showOverview(q *request) error {
 	if d.Operator {
 		p.Same = []same{command("purser gc status"), call("GET", "/gc/status"), call("GET", "/gc/activity"), call("GET", "/superuser/aggregatelogs"), call("GET", "/pull_statistics/history")}
 	} else {
-		p.Same = []same{command("purser repo list"), call("GET", "/user"), call("GET", "/repository")}
+		p.Same = []same{command("purser repo list"), call("GET", "/user"), call("GET", "/repository"), call("GET", "/user/pull_statistics/history")}
 	}
 	return q.show("overview", p)
 }
@@ -109,7 +110,7 @@ func figuresOf(s *gcStatus) []figure {
 // plotAll draws the charts of the whole registry.
 func (q *request) plotAll(d *overview) error {
 	now := time.Now()
-	if err := q.plotUse(d, now, "/superuser", ""); err != nil {
+	if err := q.plotUse(d, now, "Pushes", []string{"/superuser"}, ""); err != nil {
 		return err
 	}
 	var activity struct {
@@ -129,33 +130,23 @@ func (q *request) plotAll(d *overview) error {
 	return nil
 }
 
-// plotUse draws pushes, which the audit log at a path of the API counts, and pulls, of which
+// plotUse draws pushes, which the audit logs at paths of the API count, and pulls, of which
 // another path has the history, if the client may see them.
-func (q *request) plotUse(d *overview, now time.Time, log, pulls string) error {
-	var counts struct {
-		Aggregated []struct {
-			Count    int64  `json:"count"`
-			Datetime string `json:"datetime"`
-		} `json:"aggregated"`
-	}
-	first := now.UTC().AddDate(0, 0, 1-plotDays).Format(time.DateOnly)
-	err := q.get(log+"/aggregatelogs", url.Values{"kind": {"push_repo"}, "from": {first}}, &counts)
-	switch status := statusOf(err); {
-	case hidden(err):
-	case status == 400 || status == 503: // too many entries to count, or no log
-		d.NoPlots = sentence(err.Error())
-	case err != nil:
-		return err
-	default:
-		pushes := make(map[time.Time]int64)
-		for _, c := range counts.Aggregated {
-			day, err := time.Parse("Mon, 02 Jan 2006 15:04:05 -0000", c.Datetime)
-			if err != nil {
-				return err
-			}
-			pushes[day.UTC()] += c.Count
+func (q *request) plotUse(d *overview, now time.Time, title string, logs []string, pulls string) error {
+	pushes, seen := make(map[time.Time]int64), false
+	for _, log := range logs {
+		err := q.addPushes(pushes, now, log)
+		if status := statusOf(err); status == 400 || status == 503 { // too many entries to count, or no log
+			d.NoPlots, seen = sentence(err.Error()), false
+			break
 		}
-		d.Plots = append(d.Plots, plotOfDays("pushes", "Pushes", now, pushes, func(n int64) string { return plural(n, "push", "pushes") }))
+		if err != nil && !hidden(err) {
+			return err
+		}
+		seen = seen || err == nil
+	}
+	if seen {
+		d.Plots = append(d.Plots, plotOfDays("pushes", title, now, pushes, func(n int64) string { return plural(n, "push", "pushes") }))
 	}
 	p, err := q.pullPlot(pulls)
 	if p != nil {
@@ -164,7 +155,29 @@ func (q *request) plotUse(d *overview, now time.Time, log, pulls string) error {
 	return err
 }
 
-// maxOwn is how many namespaces of a client the overview asks about.
+// addPushes adds the pushes of an audit log, by day.
+func (q *request) addPushes(pushes map[time.Time]int64, now time.Time, log string) error {
+	var counts struct {
+		Aggregated []struct {
+			Count    int64  `json:"count"`
+			Datetime string `json:"datetime"`
+		} `json:"aggregated"`
+	}
+	first := now.UTC().AddDate(0, 0, 1-plotDays).Format(time.DateOnly)
+	if err := q.get(log+"/aggregatelogs", url.Values{"kind": {"push_repo"}, "from": {first}}, &counts); err != nil {
+		return err
+	}
+	for _, c := range counts.Aggregated {
+		day, err := time.Parse("Mon, 02 Jan 2006 15:04:05 -0000", c.Datetime)
+		if err != nil {
+			return err
+		}
+		pushes[day.UTC()] += c.Count
+	}
+	return nil
+}
+
+// maxOwn is how many namespaces of a client the overview asks about, one by one.
 const maxOwn = 5
 
 // showOwn fills the overview of a client that doesn't operate the registry.
@@ -187,7 +200,15 @@ func (q *request) showOwn(d *overview) error {
 		}
 		d.Attention = append(d.Attention, list...)
 	}
-	return q.plotUse(d, time.Now(), "/user", apiPath("/organization/%s", q.account()))
+	// The account's own namespace, of which /user/aggregatelogs is, may not exist, and is rarely all
+	// that is the client's. Only who administers a namespace may see its log, so the title names these.
+	var names, logs []string
+	for _, n := range user.Namespaces {
+		if n.Admin && len(logs) < maxOwn {
+			names, logs = append(names, clip(40, n.Name)), append(logs, apiPath("/organization/%s", n.Name))
+		}
+	}
+	return q.plotUse(d, time.Now(), "Pushes to "+strings.Join(names, ", "), logs, "/user")
 }
 
 // rows is a number of rows that the registry counted up to a limit.
