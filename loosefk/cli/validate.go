@@ -16,9 +16,10 @@ func newValidateCommand(env Env) *cobra.Command {
 		Use:   "validate",
 		Short: "Check the definitions against the databases",
 		Long: `Check the definitions against the databases: whether tables and columns are there
-and of the right kind, each child column has an index, and each parent has a
-single integer key id. All problems are printed, each with its file and line. Exit
-code 3: there are some.`,
+and of the right kind, each child column has an index, and each parent has a key
+that deleted records can hold: a single column of an integer type, uuid, text or
+varchar. All problems are printed, each with its file and line. Exit code 3: there
+are some.`,
 		Example: `  loosefk validate
   loosefk --definitions config/loose_foreign_keys.yml validate -o json`,
 		Args: cobra.NoArgs,
