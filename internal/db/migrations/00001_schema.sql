@@ -683,9 +683,8 @@ CREATE INDEX pullheads_xid_idx ON pullheads (xid, id);
 -- Auto-pruning: policies, tasks, runs, and the rules that protect tags
 --
 -- Policies and tasks have a foreign key to their namespace and are deleted with it. The
--- columns with times in milliseconds, and the types of the other columns, are the same as in
--- Quay's published schema. The rows of a run stay when the namespace is deleted, like the
--- audit log.
+-- columns of Quay's published schema have the same names and types, except that namespace_id
+-- is a bigint. The rows of a run stay when the namespace is deleted, like the audit log.
 --
 -- A new or changed policy may have a grace period: it deletes nothing before active_from, nor
 -- before a run has announced in the namespace what the policy would delete.
