@@ -37,6 +37,7 @@ var scenarios = []struct {
 	{"registries", "the same workloads against any number of registries, side by side", registries.Run},
 	{"gc", "reviews of garbage collection, beside one DELETE of as many rows", gc.Run},
 	{"mass-delete", "pushes and pulls beside the deletion of many images", gc.MassDelete},
+	{"triggers", "the SQL of pushes with and without garbage collection's triggers", gc.Triggers},
 	{"collect", "from the deletion of images to a store without them", gc.Collect},
 	{"prune", "auto-pruning, and pulls and pushes beside it", prune.Run},
 	{"pulls", "counting pulls in Redis and from the audit log", pulls.Run},

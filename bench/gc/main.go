@@ -19,6 +19,12 @@
 // without concurrent pushes and pulls:
 //
 //	go run ./bench collect -servers ./purser
+//
+// The scenario triggers starts a PostgreSQL server, and measures the SQL of pushes with the
+// triggers of garbage collection and without them, in windows that alternate. Linux only, for
+// the CPU time:
+//
+//	go run ./bench triggers
 package gc
 
 import (
