@@ -140,13 +140,13 @@ func (p *pushes) compare(ctx context.Context, n int) error {
 		fmt.Fprintf(p.out, "%2d clients, %-7s %6.0f images/s (%.0f to %.0f), %4.0f µs CPU of PostgreSQL, %s\n",
 			n, name, rate.Median, rate.Min, rate.Max, meter.NewSpread(f.cpu).Median, f.took)
 	}
-	fmt.Fprintf(p.out, "%2d clients: with the triggers the SQL of a push takes %s as long, and %s of the CPU time of PostgreSQL\n", n, ratios(slower), ratios(cpu))
+	fmt.Fprintf(p.out, "%2d clients, with the triggers: time of a push %s, CPU time of PostgreSQL %s\n", n, ratios(slower), ratios(cpu))
 	return nil
 }
 
 func ratios(list []float64) string {
 	slices.Sort(list)
-	return fmt.Sprintf("%.2f times (median of %d pairs of windows; quartiles %.2f and %.2f)",
+	return fmt.Sprintf("times %.2f (median of %d pairs of windows; quartiles %.2f and %.2f)",
 		meter.NewSpread(list).Median, len(list), list[len(list)/4], list[len(list)*3/4])
 }
 
