@@ -159,7 +159,7 @@ func TestPullHistoryShowsWhatOneMayRead(t *testing.T) {
 	root.Manage(t, "PUT", "/organization/acme/robots/narrow", `{"repositories":["acme/own"]}`).Into(t, 201, &robot)
 	root.Manage(t, "PUT", "/organization/acme/permissions/user/acme+narrow", `{"role":"read"}`).WantStatus(t, 200)
 	narrow := r.with(servertest.Basic("acme+narrow", robot.Token))
-	narrow.Manage(t, "GET", "/user/pull_statistics/history", "").Refused(t, 403, "insufficient_scope", "limits")
+	narrow.Manage(t, "GET", "/user/pull_statistics/history", "").Refused(t, 403, "insufficient_scope", "needs the access login")
 	r.Manage(t, "GET", "/user/pull_statistics/history", "").WantStatus(t, 401)
 	r.as("stranger").Manage(t, "GET", "/pull_statistics/top?namespace=beta", "").WantStatus(t, 404)
 	r.as("stranger").Manage(t, "GET", "/repository/acme/private/pull_statistics/history", "").WantStatus(t, 403)
