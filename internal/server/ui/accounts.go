@@ -94,7 +94,7 @@ func changeAccounts(q *request) error {
 		if err := q.call(http.MethodPost, "/superuser/users", body, &made); err != nil {
 			return q.showAccounts(failure(err), nil)
 		}
-		return q.showAccounts(&notice{Text: "The account " + name + " was created."}, &secret{name, "password", made.Password, "docker login -u " + name + " " + q.Host})
+		return q.showAccounts(&notice{Text: "The account " + name + " was created."}, &secret{name, "password", made.Password, "docker login -u " + name + " " + q.registryAddress().Host})
 	case "enable":
 		return change(map[string]bool{"enabled": true}, name+" can log in again.")
 	case "disable":
@@ -108,7 +108,7 @@ func changeAccounts(q *request) error {
 		if err := q.call(http.MethodPut, path, map[string]string{"password": text}, nil); err != nil {
 			return q.showAccounts(failure(err), nil)
 		}
-		return q.showAccounts(&notice{Text: name + " has a new password, and its log-ins have ended."}, &secret{name, "password", text, "docker login -u " + name + " " + q.Host})
+		return q.showAccounts(&notice{Text: name + " has a new password, and its log-ins have ended."}, &secret{name, "password", text, "docker login -u " + name + " " + q.registryAddress().Host})
 	case "end":
 		var ended struct {
 			Sessions       int `json:"sessions"`
@@ -281,5 +281,5 @@ func (q *request) createToken() error {
 	if err := q.call(http.MethodPost, "/user/apptoken", body, &made); err != nil {
 		return q.showAccount(failure(err), nil)
 	}
-	return q.showAccount(&notice{Text: "The token was made."}, &secret{made.Token.Title, "token", made.Token.Code, "docker login -u " + q.account() + " " + q.Host})
+	return q.showAccount(&notice{Text: "The token was made."}, &secret{made.Token.Title, "token", made.Token.Code, "docker login -u " + q.account() + " " + q.registryAddress().Host})
 }

@@ -15,7 +15,7 @@ func (u *UI) addHolds() {
 
 type reportersData struct {
 	scopedList
-	Host      string
+	Address   registryAddress
 	Reporters []hold.Reporter
 	Pages     pages
 }
@@ -49,7 +49,7 @@ func (q *request) showReporters(namespace string, n *notice) error {
 	return q.show("holds", page{
 		Title: "Deployed", Section: "holds", Notice: n,
 		Lead: "Reporters, such as clusters, tell the registry which images they run. What they hold isn't deleted.",
-		Data: reportersData{frame, q.Host, list.Reporters, q.pagesOf(keep, list.NextPage)},
+		Data: reportersData{frame, q.registryAddress(), list.Reporters, q.pagesOf(keep, list.NextPage)},
 		Same: []same{command("purser hold list%s", args), call("GET", "/holds")},
 	})
 }

@@ -118,10 +118,11 @@ type manifestData struct {
 
 func showManifest(q *request) error {
 	repository, digest := q.repository(), q.values["digest"]
-	d := manifestData{Repository: repository, RawLink: link(manifestPath+"/raw", repository, digest), Clients: clients(q.Host, repository+"@"+digest)}
+	d := manifestData{Repository: repository, RawLink: link(manifestPath+"/raw", repository, digest)}
 	if err := q.get(apiPath("/repository/%s/manifest/%s", repository, digest), nil, &d.Info); err != nil {
 		return err
 	}
+	d.Clients = q.clients(d.Info.pullOf(repository))
 	words, raw, others := room(otherRoom), room(rawRoom), room(referrerRoom)
 	text, cut := indented(d.Info.Data, rawRoom)
 	d.Raw = raw.clip(rawRoom, text)

@@ -235,7 +235,7 @@ func changeRobots(q *request) error {
 	namespace, name := q.values["namespace"], strings.TrimSpace(q.form.Get("robot"))
 	path := apiPath("/organization/%s/robots/%s", namespace, name)
 	shown := func(text string, made robotRow) error {
-		return q.showRobots(&notice{Text: text}, &secret{made.Name, "secret", made.Token, "docker login -u '" + made.Name + "' " + q.Host})
+		return q.showRobots(&notice{Text: text}, &secret{made.Name, "secret", made.Token, "docker login -u '" + made.Name + "' " + q.registryAddress().Host})
 	}
 	var made robotRow
 	var err error

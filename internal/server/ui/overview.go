@@ -13,7 +13,7 @@ type figure struct{ Label, Value, More, Link string }
 
 // overview is what the first page shows. Members that the client may not see are empty.
 type overview struct {
-	Host         string
+	Address      registryAddress
 	Empty        bool // nothing was ever pushed
 	Operator     bool
 	Attention    []concern
@@ -48,7 +48,7 @@ func (n ownNamespace) Role() string {
 // showOverview shows what is stored, what happened and what needs attention. Clients that may not
 // operate the registry see what is theirs.
 func showOverview(q *request) error {
-	d := overview{Host: q.Host, LoggedIn: q.account() != ""}
+	d := overview{Address: q.registryAddress(), LoggedIn: q.account() != ""}
 	var list struct {
 		Repositories []repositoryRow `json:"repositories"`
 	}

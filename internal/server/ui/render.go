@@ -57,6 +57,8 @@ type page struct {
 	Open     bool   // there is no access control
 	Operator bool
 	Version  string
+	// OnlyInsecure is the address that Docker's daemon must be told to use over http, "" if it needn't.
+	OnlyInsecure string
 }
 
 // crumb is a page above the current one.
@@ -104,6 +106,9 @@ func (q *request) showStatus(status int, name string, p page) error {
 		p.Path = q.URL.Path
 	}
 	p.Account, p.Operator = q.account(), q.operator()
+	if a := q.registryAddress(); a.RefusedByDocker() {
+		p.OnlyInsecure = a.Host
+	}
 	if p.Heading == "" {
 		p.Heading = p.Title
 	}

@@ -113,29 +113,17 @@ func (q *request) showTags(n *notice) error {
 	columns[3].Number, columns[6].Number = true, true
 	p := q.repositoryPage(repository, "")
 	p.Notice = n
-	example := "latest"
-	if len(list.Tags) > 0 {
-		example = list.Tags[0].Name
+	shown, err := q.exampleOf(repository, list.Tags, q.URL.RawQuery == "")
+	if err != nil {
+		return err
 	}
 	p.Data = data{
-		Info: info, Host: q.Host, Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
+		Info: info, Host: q.registryAddress().Host, Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
 		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
-		Clients: clients(q.Host, repository+":"+example), MayDelete: q.mayDelete(place{repository: repository}), Plot: pulls,
+		Clients: shown, MayDelete: q.mayDelete(place{repository: repository}), Plot: pulls,
 	}
 	p.Same = []same{command("purser tag list %s", repository), command("purser tag delete %s:TAG", repository), call("GET", apiPath("/repository/%s/tag", repository))}
 	return q.show("repository", p)
-}
-
-// client is a command by which a client pulls.
-type client struct{ Name, Command string }
-
-// clients returns the commands that pull an image.
-func clients(host, image string) []client {
-	ref := host + "/" + image
-	return []client{
-		{"docker", "docker pull " + ref}, {"podman", "podman pull " + ref}, {"crane", "crane pull " + ref + " image.tar"},
-		{"skopeo", "skopeo copy docker://" + ref + " oci:image"}, {"regctl", "regctl image export " + ref + " image.tar"},
-	}
 }
 
 // changeTags deletes the tags that were picked, or restores those that were deleted.

@@ -101,7 +101,7 @@ func (q *request) repositoriesPage(pulls bool) page {
 
 // showTopRepositories lists the repositories that were pulled most.
 func showTopRepositories(q *request) error {
-	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Host: q.Host, Days: oneOf(q.query("days"), "7", "1", "30", "90")}
+	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Host: q.registryAddress().Host, Days: oneOf(q.query("days"), "7", "1", "30", "90")}
 	var list struct {
 		Since        *string `json:"since"`
 		Repositories []struct {
@@ -145,7 +145,7 @@ const unpulledAnswers, unpulledRows = 5, 50
 
 // showUnpulledRepositories lists the repositories that nobody has pulled.
 func showUnpulledRepositories(q *request) error {
-	d := repositoriesData{Show: "unpulled", Namespace: q.query("namespace"), Host: q.Host, Days: oneOf(q.query("days"), "3660", "30", "90", "365")}
+	d := repositoriesData{Show: "unpulled", Namespace: q.query("namespace"), Host: q.registryAddress().Host, Days: oneOf(q.query("days"), "3660", "30", "90", "365")}
 	query := url.Values{"days": {d.Days}, "limit": {strconv.Itoa(unpulledRows)}}
 	for from, to := range map[string]string{"namespace": "namespace", "page": "next_page"} {
 		if value := q.query(from); value != "" {

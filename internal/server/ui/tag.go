@@ -49,7 +49,7 @@ func (q *request) showTag(n *notice) error {
 		if t.EndTS > 0 {
 			t.Expires = time.Unix(t.EndTS, 0)
 		}
-		d.Clients = clients(q.Host, repository+":"+name)
+		d.Clients = q.clients(pullOf(repository, t.tagRow))
 		if d.Plot, err = q.pullPlot(apiPath("/repository/%s/tag/%s", repository, name)); err != nil {
 			return err
 		}

@@ -1,0 +1,164 @@
+package ui
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// registryAddress is how clients of the registry reach it, for the commands that pages show.
+type registryAddress struct {
+	Host  string // with the port, if it isn't the scheme's default
+	Plain bool   // over http, which most clients do only when told to
+}
+
+// registryAddress returns the address of the external URL, else that of the browser's request.
+func (q *request) registryAddress() registryAddress {
+	scheme, host, _ := strings.Cut(q.ui.server.PublicBase(q.Context()), "://")
+	return registryAddress{host, scheme == "http"}
+}
+
+// URL returns the registry's address as commands of Purser take it.
+func (a registryAddress) URL() string {
+	if a.Plain {
+		return "http://" + a.Host
+	}
+	return "https://" + a.Host
+}
+
+// RefusedByDocker says that Docker needs a setting of its daemon to use the registry, since it
+// speaks http by itself to addresses of the same machine only. No flag of its commands does that.
+func (a registryAddress) RefusedByDocker() bool {
+	host, _, err := net.SplitHostPort(a.Host)
+	if err != nil {
+		host = strings.Trim(a.Host, "[]")
+	}
+	ip, err := netip.ParseAddr(host)
+	return a.Plain && host != "localhost" && (err != nil || !ip.IsLoopback())
+}
+
+// whenPlain returns a flag that clients need for http, "" over https.
+func (a registryAddress) whenPlain(flag string) string {
+	if a.Plain {
+		return flag
+	}
+	return ""
+}
+
+// client is a command by which a client pulls.
+type client struct{ Name, Command string }
+
+// pullable is a manifest that the commands of a page pull.
+type pullable struct {
+	Repository string
+	Tag        string // "": by the digest
+	Digest     string
+	// ArtifactType is as the management API gives it: that of an image is "" or the media type of
+	// its configuration.
+	ArtifactType string
+	// Attached says that the manifest only looks like an image: it is what cosign or BuildKit attach
+	// to one.
+	Attached bool
+}
+
+const chartType = "application/vnd.cncf.helm.config.v1+json"
+
+// clients returns the commands that pull a manifest, by those clients that can use what it is.
+func (q *request) clients(p pullable) []client {
+	a := q.registryAddress()
+	name := a.Host + "/" + p.Repository
+	ref := name + "@" + p.Digest
+	if p.Tag != "" {
+		ref = name + ":" + p.Tag
+	}
+	oras := client{"oras", "oras pull" + a.whenPlain(" --plain-http") + " " + ref}
+	crane := "crane pull" + a.whenPlain(" --insecure")
+	regctl := client{"regctl", "regctl" + a.whenPlain(" --host reg="+a.Host+",tls=disabled") + " image export " + ref + " image.tar"}
+	switch {
+	case p.ArtifactType == chartType:
+		return []client{{"helm", "helm pull" + a.whenPlain(" --plain-http") + " oci://" + name + chartVersion(p)}, oras}
+	case p.Attached || p.ArtifactType != "" && artifacts[p.ArtifactType] != "image":
+		return []client{oras, {"crane", crane + " --format oci " + ref + " image"}, regctl}
+	}
+	return []client{
+		{"docker", "docker pull " + ref},
+		{"podman", "podman pull" + a.whenPlain(" --tls-verify=false") + " " + ref},
+		{"crane", crane + " " + ref + " image.tar"},
+		{"skopeo", "skopeo copy" + a.whenPlain(" --src-tls-verify=false") + " docker://" + ref + " oci:image"},
+		regctl,
+	}
+}
+
+// chartTag are the tags of charts whose versions Helm knows from the tag. Helm writes "_" in a tag
+// for the "+" of a version.
+var chartTag = regexp.MustCompile(`^(0|[1-9][0-9]{0,17})(\.(0|[1-9][0-9]{0,17})){2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(_[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+
+// chartVersion returns the end of a command of Helm that says which chart of a repository it is:
+// by its version, or by its digest if the tag is no version, since Helm then takes the tag for a
+// range of versions.
+func chartVersion(p pullable) string {
+	if chartTag.MatchString(p.Tag) {
+		return " --version " + strings.ReplaceAll(p.Tag, "_", "+")
+	}
+	return "@" + p.Digest
+}
+
+// attachedTagName says whether a tag has the name of something that a client attached to an image:
+// cosign's sha256-….sig, .att and .sbom, or a list of referrers for registries that make none.
+func attachedTagName(tag string) bool {
+	_, _, ok := oci.CutDigest(tag)
+	return ok
+}
+
+// pullOf returns what the commands pull that a tag points to.
+func pullOf(repository string, t tagRow) pullable {
+	return pullable{Repository: repository, Tag: t.Name, Digest: t.Digest, ArtifactType: t.ArtifactType, Attached: attachedTagName(t.Name)}
+}
+
+// exampleOf returns the commands that pull one of the tags of a page: the first that isn't attached
+// to an image. If signatures fill the page, and it shows all tags, it asks for those beside them.
+func (q *request) exampleOf(repository string, tags []tagRow, all bool) ([]client, error) {
+	pulled := func(t tagRow) bool { return !attachedTagName(t.Name) }
+	if i := slices.IndexFunc(tags, pulled); i >= 0 {
+		return q.clients(pullOf(repository, tags[i])), nil
+	}
+	if !all || len(tags) == 0 {
+		return nil, nil
+	}
+	// The names of attached tags are beside each other in the order of names.
+	var newest *tagRow
+	for _, sort := range []string{"name", "-name"} {
+		var list struct {
+			Tags []tagRow `json:"tags"`
+		}
+		err := q.get(apiPath("/repository/%s/tag", repository), url.Values{"sort": {sort}, "limit": {"20"}, "onlyActiveTags": {"true"}}, &list)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range list.Tags {
+			if pulled(t) && (newest == nil || t.PushedAt.After(newest.PushedAt)) {
+				newest = &t
+			}
+		}
+	}
+	if newest == nil {
+		return nil, nil
+	}
+	return q.clients(pullOf(repository, *newest)), nil
+}
+
+// pullOf returns what the commands on the manifest's page pull. An image whose layers have another
+// type than those of images is cosign's signature or BuildKit's attestation: both have the
+// configuration of an image.
+func (m *manifestInfo) pullOf(repository string) pullable {
+	p := pullable{Repository: repository, Digest: m.Digest, ArtifactType: m.ArtifactType}
+	p.Attached = slices.ContainsFunc(m.Layers, func(l layerInfo) bool {
+		return l.MediaType != "" && !strings.HasPrefix(l.MediaType, "application/vnd.oci.image.layer.") && !strings.HasPrefix(l.MediaType, "application/vnd.docker.image.rootfs.")
+	})
+	return p
+}
