@@ -99,9 +99,10 @@ func containerdPuller(t testing.TB, r *registry) puller {
 
 // docker is a Docker engine that pulls images but runs no containers.
 type docker struct {
-	t    testing.TB
-	http *http.Client
-	ctr  *client // of the containerd where it keeps manifests
+	t      testing.TB
+	http   *http.Client
+	ctr    *client // of the containerd where it keeps manifests
+	socket string  // of its API
 }
 
 // startDocker starts a Docker engine, which is stopped at the end of the test. The engine
@@ -129,7 +130,7 @@ func startDocker(t testing.TB) *docker {
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &docker{t, &http.Client{Transport: transport, Timeout: 3 * time.Minute},
-		systemClient(t, "ctr", "--address", containerd, "--namespace", "moby")}
+		systemClient(t, "ctr", "--address", containerd, "--namespace", "moby"), socket}
 }
 
 // dockerPuller pulls as "docker pull" does.

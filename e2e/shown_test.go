@@ -3,6 +3,7 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -28,8 +29,9 @@ type shownCommands struct {
 	env  []string
 }
 
-// newShown starts a registry. Over https it has a certificate that the clients trust.
-func newShown(t testing.TB, scheme string) *shownCommands {
+// newShown starts a registry, which is open unless the environment says otherwise. Over https it
+// has a certificate that the clients trust.
+func newShown(t testing.TB, scheme string, env ...string) *shownCommands {
 	t.Helper()
 	home := newDir(t)
 	s := &shownCommands{t: t, bin: newDir(t), http: &http.Client{}}
@@ -40,7 +42,9 @@ func newShown(t testing.TB, scheme string) *shownCommands {
 		t.Fatal(err)
 	}
 	s.env = append(s.env, "REGISTRY_AUTH_FILE="+auth)
-	env := []string{"PURSER_AUTH_ENABLED=false"}
+	if len(env) == 0 {
+		env = []string{"PURSER_AUTH_ENABLED=false"}
+	}
 	if scheme == "https" {
 		cert, key := newCertificate(t)
 		env = append(env, "PURSER_HTTP_TLS_CERT="+cert, "PURSER_HTTP_TLS_KEY="+key)
@@ -92,12 +96,11 @@ func (s *shownCommands) podman() {
 // The command must succeed.
 func (s *shownCommands) run(command string) (made []string) {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), "sh", "-euc", command)
-	cmd.Dir, cmd.Env = newDir(s.t), childEnv(s.env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		s.t.Errorf("%s: %v\n%s", command, err, out)
+	dir := newDir(s.t)
+	if err := s.try(dir, command); err != nil {
+		s.t.Error(err)
 	}
-	files, err := os.ReadDir(cmd.Dir)
+	files, err := os.ReadDir(dir)
 	if err != nil {
 		s.t.Error(err)
 	}
@@ -105,6 +108,16 @@ func (s *shownCommands) run(command string) (made []string) {
 		made = append(made, f.Name())
 	}
 	return made
+}
+
+// try runs a command in a directory.
+func (s *shownCommands) try(dir, command string) error {
+	cmd := exec.CommandContext(s.t.Context(), "sh", "-euc", command)
+	cmd.Dir, cmd.Env = dir, childEnv(s.env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", command, err, out)
+	}
+	return nil
 }
 
 var shownClient = regexp.MustCompile(`<tr><th scope="row">([^<]+)</th><td class="break"><code>([^<]*)</code>`)

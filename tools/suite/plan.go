@@ -58,7 +58,7 @@ func programs() []step {
 func slowPrograms() []step {
 	return []step{
 		{name: "programs of the system for operations", command: words("tools/packages", "ops")},
-		{name: "tools that are slow to build", command: words("nice", "tools/get", "kubeapi", "helm", "cosign")},
+		{name: "tools that are slow to build", command: words("nice", "tools/get", "kubeapi", "oras", "helm", "cosign")},
 	}
 }
 

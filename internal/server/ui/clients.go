@@ -76,14 +76,20 @@ func (q *request) clients(p pullable) []client {
 	if p.Tag != "" {
 		ref = name + ":" + p.Tag
 	}
-	oras := client{"oras", "oras pull" + a.whenPlain(" --plain-http") + " " + ref}
 	crane := "crane pull" + a.whenPlain(" --insecure")
 	regctl := client{"regctl", "regctl" + a.whenPlain(" --host reg="+a.Host+",tls=disabled") + " image export " + ref + " image.tar"}
+	// "oras pull" writes the files of an artifact, and leaves out layers without a name.
+	whole := []client{
+		{"oras (layout)", "oras copy" + a.whenPlain(" --from-plain-http") + " " + ref + " --to-oci-layout image:latest"},
+		{"crane", crane + " --format oci " + ref + " image"}, regctl,
+	}
 	switch {
 	case p.ArtifactType == chartType:
-		return []client{{"helm", "helm pull" + a.whenPlain(" --plain-http") + " oci://" + name + chartVersion(p)}, oras}
-	case p.Attached || p.ArtifactType != "" && artifacts[p.ArtifactType] != "image":
-		return []client{oras, {"crane", crane + " --format oci " + ref + " image"}, regctl}
+		return append([]client{{"helm", "helm pull" + a.whenPlain(" --plain-http") + " oci://" + name + chartVersion(p)}}, whole...)
+	case p.Attached:
+		return whole
+	case p.ArtifactType != "" && artifacts[p.ArtifactType] != "image":
+		return append([]client{{"oras", "oras pull" + a.whenPlain(" --plain-http") + " " + ref}}, whole...)
 	}
 	return []client{
 		{"docker", "docker pull " + ref},

@@ -44,13 +44,17 @@ func TestShownCommands(t *testing.T) {
 	}{
 		{"https://registry.example.com",
 			"docker pull H/acme/web:v1\npodman pull H/acme/web:v1\ncrane pull H/acme/web:v1 image.tar\nskopeo copy docker://H/acme/web:v1 oci:image\nregctl image export H/acme/web:v1 image.tar",
-			"helm pull oci://H/acme/chart --version 1.2.3+b.1\noras pull H/acme/chart:1.2.3_b.1",
-			"oras pull H/acme/sbom:v1\ncrane pull --format oci H/acme/sbom:v1 image\nregctl image export H/acme/sbom:v1 image.tar", false},
+			"helm pull oci://H/acme/chart --version 1.2.3+b.1\n" +
+				"oras copy H/acme/chart:1.2.3_b.1 --to-oci-layout image:latest\ncrane pull --format oci H/acme/chart:1.2.3_b.1 image\nregctl image export H/acme/chart:1.2.3_b.1 image.tar",
+			"oras pull H/acme/sbom:v1\n" +
+				"oras copy H/acme/sbom:v1 --to-oci-layout image:latest\ncrane pull --format oci H/acme/sbom:v1 image\nregctl image export H/acme/sbom:v1 image.tar", false},
 		{"http://registry.example.com:5000",
 			"docker pull H/acme/web:v1\npodman pull --tls-verify=false H/acme/web:v1\ncrane pull --insecure H/acme/web:v1 image.tar\n" +
 				"skopeo copy --src-tls-verify=false docker://H/acme/web:v1 oci:image\nregctl --host reg=H,tls=disabled image export H/acme/web:v1 image.tar",
-			"helm pull --plain-http oci://H/acme/chart --version 1.2.3+b.1\noras pull --plain-http H/acme/chart:1.2.3_b.1",
-			"oras pull --plain-http H/acme/sbom:v1\ncrane pull --insecure --format oci H/acme/sbom:v1 image\nregctl --host reg=H,tls=disabled image export H/acme/sbom:v1 image.tar", true},
+			"helm pull --plain-http oci://H/acme/chart --version 1.2.3+b.1\n" +
+				"oras copy --from-plain-http H/acme/chart:1.2.3_b.1 --to-oci-layout image:latest\ncrane pull --insecure --format oci H/acme/chart:1.2.3_b.1 image\nregctl --host reg=H,tls=disabled image export H/acme/chart:1.2.3_b.1 image.tar",
+			"oras pull --plain-http H/acme/sbom:v1\n" +
+				"oras copy --from-plain-http H/acme/sbom:v1 --to-oci-layout image:latest\ncrane pull --insecure --format oci H/acme/sbom:v1 image\nregctl --host reg=H,tls=disabled image export H/acme/sbom:v1 image.tar", true},
 	} {
 		r := servertest.Setup(t, func(o *servertest.Options) { o.Server.ExternalURL = reach.url })
 		_, host, _ := strings.Cut(reach.url, "://")
@@ -83,7 +87,8 @@ func TestShownCommands(t *testing.T) {
 			"config": servertest.Descriptor(servertest.ConfigType, c, 2),
 			"layers": []any{servertest.Descriptor("application/vnd.dev.cosign.simplesigning.v1+json", simple, 9)}}))
 		want("/ui/repositories/acme/web", reach.image)
-		asArtifact := strings.ReplaceAll(reach.artifact, "sbom:v1", "web@"+sig.String())
+		_, whole, _ := strings.Cut(reach.artifact, "\n")
+		asArtifact := strings.ReplaceAll(whole, "sbom:v1", "web@"+sig.String())
 		want(manifestPage("acme/web", sig), asArtifact)
 		want(ofTag+attached+".sig", strings.ReplaceAll(asArtifact, "@"+sig.String(), ":"+attached+".sig"))
 
