@@ -17,6 +17,9 @@ type UserView struct {
 	Enabled   bool   `json:"enabled" doc:"False: nobody can log in with it"`
 
 	Source      string     `json:"source" enum:"local,htpasswd,oidc,ldap" doc:"Who checks the password or the identity"`
+	Subject     string     `json:"subject,omitempty" doc:"Of oidc and ldap: the identity at the source, such as the DN of the directory's entry"`
+	EntryID     string     `json:"entry_id,omitempty" doc:"Of ldap: the id of the directory's entry to which the account belongs" example:"entryuuid=597ae2f6-16a6-1027-98f4-d28b5365dc14"`
+	Awaits      bool       `json:"awaits_entry,omitempty" doc:"Of ldap: true if it belongs to no entry, and goes to the next one that logs in by its name"`
 	HasPassword bool       `json:"has_password" doc:"Whether it has a password that Purser checks"`
 	CreatedAt   time.Time  `json:"created_at"`
 	LastUsedAt  *time.Time `json:"last_used_at" doc:"To within some minutes; null: never"`
@@ -248,6 +251,12 @@ type LogInsEnded struct {
 	Sessions       int `json:"sessions" doc:"Log-ins of browsers"`
 	RefreshTokens  int `json:"refresh_tokens"`
 	PersonalTokens int `json:"personal_tokens"`
+}
+
+// Rebinding is the body of a request to bind an account to another entry of the directory.
+type Rebinding struct {
+	DirectoryName string `json:"directory_name,omitempty" maxLength:"255" doc:"The name by which the entry logs in. Absent or empty: the account goes to the next entry that logs in by the account's name" example:"anna"`
+	KeepTokens    bool   `json:"keep_personal_tokens,omitempty" doc:"True: the account's personal tokens stay, for the person who has made them"`
 }
 
 // NewToken is the body of a request to make a personal token.

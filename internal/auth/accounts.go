@@ -29,6 +29,7 @@ type Account struct {
 	Source      string
 	Subject     string // its identity at its source, "" for local accounts
 	EntryID     string // of LDAP: the id of the directory's entry, "" if it isn't known
+	Awaits      bool   // of LDAP: it has no entry, and the next log-in by its name gives it one
 	Email       string
 	Description string
 	Superuser   bool // an administrator of the registry
@@ -48,7 +49,7 @@ func scanAccount(row pgx.CollectableRow) (a Account, err error) {
 	var email, subject, entry, hash, namespace *string
 	var kind string
 	var disabled *time.Time
-	err = row.Scan(&a.ID, &a.Name, &kind, &namespace, &a.Source, &subject, &entry, &email, &a.Description, &a.Superuser, &disabled,
+	err = row.Scan(&a.ID, &a.Name, &kind, &namespace, &a.Source, &subject, &entry, &a.Awaits, &email, &a.Description, &a.Superuser, &disabled,
 		&a.Limits.Repositories, &a.Limits.Actions, &a.Created, &a.LastUsed, &hash)
 	a.Robot, a.Disabled = kind == "robot", disabled != nil
 	a.Email, a.Subject, a.EntryID, a.passwordHash, a.Namespace = text(email), text(subject), text(entry), text(hash), text(namespace)
@@ -72,7 +73,7 @@ func orNull(s string) any {
 // Account returns the account with a name. Error: 404 if there is none.
 func (s *Store) Account(ctx context.Context, name string) (Account, error) {
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.entry_id, a.email, a.description, a.superuser, a.disabled_at,
+		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.entry_id, a.awaits_entry, a.email, a.description, a.superuser, a.disabled_at,
 			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
 		FROM accounts a LEFT JOIN live_namespaces n ON n.id = a.top_level_namespace_id
 		WHERE a.name = $1 AND a.deleted_name IS NULL`, name)
@@ -92,7 +93,7 @@ func unknownAccount(name string) error { return unknown("there is no account %s"
 // the text `contains`, in the order of names. `more` says whether there are further ones.
 func (s *Store) Accounts(ctx context.Context, contains, after string, n int) (list []Account, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT id, name, kind, NULL::text, source, subject, entry_id, email, description, superuser, disabled_at,
+		SELECT id, name, kind, NULL::text, source, subject, entry_id, awaits_entry, email, description, superuser, disabled_at,
 			repository_patterns, actions, created_at, last_used_at, password_hash
 		FROM accounts WHERE kind = 'user' AND name > $1 AND strpos(name, $2) > 0
 		ORDER BY name LIMIT $3`, after, contains, n+1)
@@ -122,7 +123,7 @@ func (s *Store) CreateAccount(ctx context.Context, n NewAccount) (a Account, err
 			INSERT INTO accounts (name, kind, source, subject, email, superuser, password_hash)
 			VALUES (@name, 'user', @source, @subject, @email, @superuser, @hash)
 			ON CONFLICT DO NOTHING
-			RETURNING id, name, kind, NULL::text, source, subject, entry_id, email, description, superuser, disabled_at,
+			RETURNING id, name, kind, NULL::text, source, subject, entry_id, awaits_entry, email, description, superuser, disabled_at,
 				repository_patterns, actions, created_at, last_used_at, password_hash`,
 			db.Args{"name": n.Name, "source": n.Source, "subject": orNull(n.Subject), "email": orNull(n.Email),
 				"superuser": n.Superuser, "hash": orNull(n.PasswordHash)})

@@ -367,7 +367,7 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 	}
 	switch {
 	case source == SourceLDAP && c.opt.Directory != nil:
-		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), did: worked{directory: true}, check: func(ctx context.Context) (password.Proof, error) {
+		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q %q", a.ID, a.Subject, a.EntryID), did: worked{directory: true}, check: func(ctx context.Context) (password.Proof, error) {
 			return c.checkDirectory(ctx, name, pass)
 		}}, nil
 	case source == SourceHtpasswd && c.opt.Htpasswd != nil:

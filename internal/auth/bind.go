@@ -34,6 +34,7 @@ type bound struct {
 	Name    string
 	Subject *string
 	EntryID *string
+	Awaits  bool
 }
 
 // bind returns the account of an identity, which it creates if there is none. The account's row is
@@ -44,6 +45,8 @@ type bound struct {
 // that entry's id. A DN alone proves nothing once an id is recorded: a new person may have the DN
 // of somebody who has left. So an account with an id isn't given to an entry with another one, nor
 // to one of which the directory tells no id.
+//
+// An account that awaits its entry (see Store.Rebind) belongs to the entry with its name.
 func bind(ctx context.Context, tx pgx.Tx, i identity.Identity) (b binding, err error) {
 	for range 2 { // another log-in of the same person may create the account meanwhile
 		found, err := lockBound(ctx, tx, i)
@@ -69,11 +72,13 @@ func bind(ctx context.Context, tx pgx.Tx, i identity.Identity) (b binding, err e
 	return b, exists("there is an account %s already, with another identity: ask the registry's administrator", i.Name)
 }
 
-// lockBound locks the accounts that have the identity's subject or entry, in the order of their ids.
+// lockBound locks the accounts that have the identity's subject or entry, or await an entry with its
+// name, in the order of their ids.
 func lockBound(ctx context.Context, tx pgx.Tx, i identity.Identity) ([]bound, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT id, name, subject, entry_id FROM accounts
-		WHERE source = $1 AND (subject = $2 OR entry_id = $3) ORDER BY id FOR UPDATE`, i.Source, i.Subject, orNull(i.EntryID))
+		SELECT id, name, subject, entry_id, awaits_entry FROM accounts
+		WHERE source = $1 AND (subject = $2 OR entry_id = $3 OR awaits_entry AND name = $4) ORDER BY id FOR UPDATE`,
+		i.Source, i.Subject, orNull(i.EntryID), i.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +90,8 @@ func lockBound(ctx context.Context, tx pgx.Tx, i identity.Identity) ([]bound, er
 func ownOf(ctx context.Context, tx pgx.Tx, i identity.Identity, found []bound) (mine *bound, err error) {
 	for k, f := range found {
 		byID := i.EntryID != "" && text(f.EntryID) == i.EntryID
-		if byID || mine == nil && f.EntryID == nil {
+		// What has the identity's DN already goes before what awaits any entry.
+		if byID || f.EntryID == nil && (mine == nil || mine.Awaits) {
 			mine = &found[k]
 		}
 		if byID {
@@ -113,7 +119,12 @@ func renew(ctx context.Context, tx pgx.Tx, i identity.Identity, f bound) (b bind
 	b = binding{account: f.ID, name: f.Name}
 	if text(f.Subject) != i.Subject || text(f.EntryID) != i.EntryID {
 		b.changed = true
-		if _, err := tx.Exec(ctx, "UPDATE accounts SET subject = $2, entry_id = $3 WHERE id = $1", f.ID, i.Subject, orNull(i.EntryID)); err != nil {
+		_, err := tx.Exec(ctx, "UPDATE accounts SET subject = $2, entry_id = $3, awaits_entry = false WHERE id = $1", f.ID, i.Subject, orNull(i.EntryID))
+		if err == nil && f.Awaits {
+			err = audit.Append(ctx, tx, audit.Entry{Kind: audit.ChangeUser, Detail: map[string]any{
+				"account": f.Name, "source": i.Source, "subject": i.Subject, "entry": i.EntryID}})
+		}
+		if err != nil {
 			return b, err
 		}
 	}

@@ -40,7 +40,7 @@ func (s *Store) CreateRobot(ctx context.Context, namespace, short, description s
 			INSERT INTO accounts (name, kind, top_level_namespace_id, description, repository_patterns, actions)
 			VALUES (@name, 'robot', @id, @description, @patterns, @actions)
 			ON CONFLICT DO NOTHING
-			RETURNING id, name, kind, @namespace::text, source, subject, entry_id, email, description, superuser, disabled_at,
+			RETURNING id, name, kind, @namespace::text, source, subject, entry_id, awaits_entry, email, description, superuser, disabled_at,
 				repository_patterns, actions, created_at, last_used_at, password_hash`,
 			db.Args{"name": name, "id": id, "description": description, "patterns": l.Repositories, "actions": l.Actions,
 				"namespace": namespace})
@@ -91,7 +91,7 @@ func lockRobot(ctx context.Context, tx pgx.Tx, name string) (id int64, err error
 // names, after the name `after`. It says whether there are more.
 func (s *Store) Robots(ctx context.Context, namespace, contains, after string, n int) (list []Account, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.entry_id, a.email, a.description, a.superuser, a.disabled_at,
+		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.entry_id, a.awaits_entry, a.email, a.description, a.superuser, a.disabled_at,
 			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
 		FROM live_namespaces n JOIN accounts a ON a.top_level_namespace_id = n.id
 		WHERE n.name = $1 AND a.name > $2 AND position($3 IN a.name) > 0 ORDER BY a.name LIMIT $4`, namespace, after, contains, n+1)

@@ -230,16 +230,22 @@ func (s *Store) EndLogIns(ctx context.Context, name string, personal bool) (e En
 		if err != nil {
 			return err
 		}
-		err = tx.QueryRow(ctx, `
-			WITH s AS (DELETE FROM sessions WHERE account_id = $1 RETURNING 1),
-				c AS (DELETE FROM credentials WHERE account_id = $1 AND (kind = 'refresh' OR $2 AND kind = 'personal') RETURNING kind)
-			SELECT (SELECT count(*) FROM s), (SELECT count(*) FROM c WHERE kind = 'refresh'), (SELECT count(*) FROM c WHERE kind = 'personal')`,
-			id, personal).Scan(&e.Sessions, &e.RefreshTokens, &e.PersonalTokens)
-		if err != nil {
+		if e, err = endAll(ctx, tx, id, personal); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.EndLogIns, Detail: map[string]any{
 			"account": name, "sessions": e.Sessions, "refresh_tokens": e.RefreshTokens, "personal_tokens": e.PersonalTokens}})
 	})
+	return e, err
+}
+
+// endAll ends all sessions and refresh tokens of an account, and the personal tokens too if `personal`
+// is true.
+func endAll(ctx context.Context, tx pgx.Tx, account int64, personal bool) (e Ended, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH s AS (DELETE FROM sessions WHERE account_id = $1 RETURNING 1),
+			c AS (DELETE FROM credentials WHERE account_id = $1 AND (kind = 'refresh' OR $2 AND kind = 'personal') RETURNING kind)
+		SELECT (SELECT count(*) FROM s), (SELECT count(*) FROM c WHERE kind = 'refresh'), (SELECT count(*) FROM c WHERE kind = 'personal')`,
+		account, personal).Scan(&e.Sessions, &e.RefreshTokens, &e.PersonalTokens)
 	return e, err
 }

@@ -1142,6 +1142,7 @@ CREATE TABLE accounts (
     source                 text NOT NULL DEFAULT 'local' CHECK (source IN ('local', 'htpasswd', 'oidc', 'ldap')),
     subject                text COLLATE "C",
     entry_id               text COLLATE "C",
+    awaits_entry           boolean NOT NULL DEFAULT false,
     email                  text,
     description            text NOT NULL DEFAULT '',
     password_hash          text,
@@ -1153,7 +1154,8 @@ CREATE TABLE accounts (
     last_used_at           timestamptz,
     deleted_name           text COLLATE "C",
     CHECK ((kind = 'robot') = (top_level_namespace_id IS NOT NULL)),
-    CHECK (kind = 'user' OR NOT superuser)
+    CHECK (kind = 'user' OR NOT superuser),
+    CHECK (NOT awaits_entry OR source = 'ldap' AND subject IS NULL AND entry_id IS NULL)
 );
 COMMENT ON TABLE accounts IS 'people and robots';
 COMMENT ON COLUMN accounts.name IS 'of a robot: namespace+name';
@@ -1161,6 +1163,7 @@ COMMENT ON COLUMN accounts.top_level_namespace_id IS 'of a robot: the namespace 
 COMMENT ON COLUMN accounts.source IS 'who checks the password';
 COMMENT ON COLUMN accounts.subject IS 'the account''s identity at its source: issuer and subject of OpenID Connect, or the DN of LDAP';
 COMMENT ON COLUMN accounts.entry_id IS 'of LDAP: the id that the directory gave to the entry, which stays when the entry is renamed or moved; NULL: not known yet';
+COMMENT ON COLUMN accounts.awaits_entry IS 'of LDAP: an administrator has taken its entry away, and it goes to the next entry that logs in by its name';
 COMMENT ON COLUMN accounts.repository_patterns IS 'the only repositories that it may use; NULL: no such limit';
 COMMENT ON COLUMN accounts.actions IS 'the only actions that it may do; NULL: no such limit';
 COMMENT ON COLUMN accounts.last_used_at IS 'of its last log-in, to within some minutes';

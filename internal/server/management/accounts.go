@@ -33,6 +33,7 @@ func (a *API) addAccess() {
 	a.addUsers()
 	a.addUserChanges()
 	a.addEndLogIns()
+	a.addRebind()
 	a.addTokenKeys()
 	a.addRobots()
 	a.addTeams()
@@ -184,7 +185,7 @@ func (a *API) ownPassword(ctx context.Context, p *auth.Principal, current, next 
 func viewUser(u auth.Account) api.UserView {
 	return api.UserView{
 		Kind: "user", Name: u.Name, Username: u.Name, Email: u.Email, Verified: true, Superuser: u.Superuser, Enabled: !u.Disabled,
-		Source: u.Source, HasPassword: u.HasPassword(), CreatedAt: u.Created.UTC(), LastUsedAt: inUTC(u.LastUsed),
+		Source: u.Source, Subject: u.Subject, EntryID: u.EntryID, Awaits: u.Awaits, HasPassword: u.HasPassword(), CreatedAt: u.Created.UTC(), LastUsedAt: inUTC(u.LastUsed),
 	}
 }
 
@@ -244,7 +245,7 @@ type NewUserForm struct {
 
 // TransformSchema adds the read-only members of an account.
 func (NewUserForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "kind", "name", "verified", "enabled", "source", "has_password", "created_at", "last_used_at")
+	return readOnly(s, "kind", "name", "verified", "enabled", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
 }
 
 func (a *API) createUser(ctx context.Context, n api.NewUser) (made api.UserMade, err error) {
@@ -292,7 +293,7 @@ type UserChangeForm struct {
 
 // TransformSchema adds the read-only members of an account.
 func (UserChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "kind", "name", "username", "verified", "source", "has_password", "created_at", "last_used_at")
+	return readOnly(s, "kind", "name", "username", "verified", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
 }
 
 // addUserChanges adds the operations that show, change and delete an account.
@@ -336,6 +337,61 @@ func (a *API) addEndLogIns() {
 		e, err := a.opt.Accounts.EndLogIns(ctx, in.Username, in.Personal)
 		return &output{api.LogInsEnded{Sessions: e.Sessions, RefreshTokens: e.RefreshTokens, PersonalTokens: e.PersonalTokens}}, err
 	})
+}
+
+// RebindForm is the body of a request to bind an account to another entry. It is exported because
+// huma makes JSON schemas only of exported types.
+type RebindForm struct {
+	api.Rebinding
+}
+
+// addRebind adds the operation that binds an account of the directory to another entry.
+func (a *API) addRebind() {
+	type input struct {
+		UserItem
+		Body *RebindForm `required:"false"`
+	}
+	type output struct{ Body api.LogInsEnded }
+	op := accessOperation("user", "rebindInstallUser", http.MethodPost, "/superuser/users/{username}/rebind", "Bind an account of the directory to another entry")
+	op.Description = "An account of LDAP belongs to the entry that has logged in with it first, by the entry's id. This gives it to another entry, " +
+		"or takes its entry away: the next one that logs in by the account's name then gets it. The account's sessions, refresh tokens and personal tokens end. " +
+		"400: the account isn't one of the directory. 409: another account has the entry, or the name by which it logs in."
+	op.Errors = append(op.Errors, http.StatusServiceUnavailable)
+	add(a, auth.Operate, op, func(ctx context.Context, in *input) (*output, error) {
+		form := RebindForm{}
+		if in.Body != nil {
+			form = *in.Body
+		}
+		e, err := a.rebind(ctx, in.Username, form.Rebinding)
+		return &output{api.LogInsEnded{Sessions: e.Sessions, RefreshTokens: e.RefreshTokens, PersonalTokens: e.PersonalTokens}}, err
+	})
+}
+
+func (a *API) rebind(ctx context.Context, name string, to api.Rebinding) (e auth.Ended, err error) {
+	if err := checkUnbounded(ctx, "another person's account"); err != nil {
+		return e, err
+	}
+	r := auth.Rebinding{KeepTokens: to.KeepTokens}
+	if to.DirectoryName != "" {
+		c := a.server.Auth()
+		if c == nil {
+			return e, server.Refusal(http.StatusBadRequest, "the registry has no access control, so it knows no directory")
+		}
+		// What is refused in any case is refused before the directory is asked.
+		u, err := a.opt.Accounts.Person(ctx, name)
+		if err == nil && u.Source != auth.SourceLDAP {
+			err = auth.NotOfDirectory(name, u.Source)
+		}
+		if err != nil {
+			return e, err
+		}
+		entry, err := c.Entry(ctx, to.DirectoryName)
+		if err != nil {
+			return e, err
+		}
+		r.To = &entry
+	}
+	return a.opt.Accounts.Rebind(ctx, name, r)
 }
 
 func (a *API) changeUser(ctx context.Context, name string, c api.UserChange) (u auth.Account, err error) {

@@ -42,7 +42,7 @@ var completions = map[string][]completer{
 	"repo visibility": {repositoryNames, words("public", "private")},
 	"robot list":      {namespaces}, "robot create": {namespaces}, "robot show": {robots}, "robot rotate": {robots}, "robot limit": {robots},
 	"robot enable": {robots}, "robot disable": {robots}, "robot delete": {robots}, "robot federate": {robots},
-	"user show": {users}, "user password": {users}, "user enable": {users}, "user disable": {users}, "user delete": {users}, "user revoke": {users}, "user admin": {users, onOff},
+	"user show": {users}, "user password": {users}, "user enable": {users}, "user disable": {users}, "user delete": {users}, "user revoke": {users}, "user rebind": {users}, "user admin": {users, onOff},
 	"token revoke": {tokens},
 	"team list":    {namespaces}, "team create": {namespaces}, "team delete": {namespaces, teams}, "team members": {namespaces, teams},
 	"team add": {namespaces, teams, users}, "team remove": {namespaces, teams, members}, "team groups": {namespaces, teams},

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -32,7 +33,7 @@ type userView struct {
 func userCommand(src *command.Source, more ...*cobra.Command) *cobra.Command {
 	cmd := command.Group("user", "Manage people's accounts", more...)
 	for _, c := range []*cobra.Command{
-		userListCommand(src), userCreateCommand(src), userShowCommand(src), userPasswordCommand(src), userRevokeCommand(src), userDeleteCommand(src), userAdminCommand(src),
+		userListCommand(src), userCreateCommand(src), userShowCommand(src), userPasswordCommand(src), userRevokeCommand(src), userRebindCommand(src), userDeleteCommand(src), userAdminCommand(src),
 		userEnableCommand(src, "enable", "Let people log in with an account again", true),
 		userEnableCommand(src, "disable", "Let nobody log in with an account, and end its log-ins", false),
 	} {
@@ -127,7 +128,8 @@ func userShowCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), u, func(w io.Writer) error {
-			return fields(w, "name", u.Username, "email", u.Email, "state", userState(u), "source", u.Source,
+			entry := cmp.Or(u.EntryID, map[bool]string{true: "none: the next that logs in by this name"}[u.Awaits])
+			return fields(w, "name", u.Username, "email", u.Email, "state", userState(u), "source", u.Source, "identity", u.Subject, "entry", entry,
 				"password", map[bool]string{true: "kept by the registry"}[u.HasPassword], "created", clock(&u.CreatedAt), "last used", clock(u.LastUsedAt))
 		})
 	})
@@ -272,6 +274,40 @@ func userRevokeCommand(src *command.Source) *cobra.Command {
 		}
 		return say(cmd, "Ended for %s: log-ins of browsers %d, refresh tokens %d, personal tokens %d.\n",
 			command.Printable(args[0]), e.Sessions, e.RefreshTokens, e.PersonalTokens)
+	})
+	return cmd
+}
+
+func userRebindCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rebind NAME", Short: "Bind an account of the directory of LDAP to another entry", Args: cobra.ExactArgs(1),
+		Long: "An account of LDAP belongs to the entry that logged in with it first, by the entry's id. If the entry was\n" +
+			"deleted and made anew, or another person takes the account over, an administrator of the registry binds it\n" +
+			"to another entry. Without --to the account goes to the next entry that logs in by the account's name.\n" +
+			"All log-ins, refresh tokens and personal tokens of the account end.",
+		Example: "  purser user rebind alice\n  purser user rebind alice --to alice.smith --keep-personal-tokens",
+	}
+	yes := addYes(cmd)
+	var to api.Rebinding
+	cmd.Flags().StringVar(&to.DirectoryName, "to", "", "the entry that logs in by this `NAME` in the directory")
+	cmd.Flags().BoolVar(&to.KeepTokens, "keep-personal-tokens", false, "leave the account its personal tokens: it is the same person's")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if cmd.Flags().Changed("to") && to.DirectoryName == "" {
+			return command.Usagef("--to is empty: name the entry, or leave the flag out")
+		}
+		whose := "the next entry that logs in by this name"
+		if to.DirectoryName != "" {
+			whose = "the entry of " + command.Printable(to.DirectoryName)
+		}
+		if err := confirm(cmd, *yes, "Give account %s to %s, and end its log-ins?", command.Printable(args[0]), whose); err != nil {
+			return err
+		}
+		var e api.LogInsEnded
+		if err := c.Post(cmd.Context(), userPath(args[0])+"/rebind", to, &e); err != nil {
+			return err
+		}
+		return say(cmd, "Account %s belongs to %s now. Ended: log-ins of browsers %d, refresh tokens %d, personal tokens %d.\n",
+			command.Printable(args[0]), whose, e.Sessions, e.RefreshTokens, e.PersonalTokens)
 	})
 	return cmd
 }
