@@ -38,6 +38,7 @@ func TestCredentialsEndWithTheirMaker(t *testing.T) {
 		{"POST", "/superuser/users", `{"username":"new"}`},
 		{"PUT", "/superuser/users/other", `{"password":"correct horse battery"}`},
 		{"PUT", "/superuser/users/other", `{"super_user":true}`},
+		{"POST", "/superuser/users/other/rebind", ""},
 	} {
 		short.Manage(t, c.method, c.path, c.body).Refused(t, 403, "insufficient_scope", "the token of this request ends at")
 	}

@@ -89,6 +89,7 @@ func TestAccessOfRoutes(t *testing.T) {
 		{"PUT", "/superuser/users/none", `{"super_user":true}`, operate},
 		{"DELETE", "/superuser/users/none", "", operate},
 		{"POST", "/superuser/users/none/revoke", "", operate},
+		{"POST", "/superuser/users/none/rebind", "", operate},
 		{"POST", "/superuser/tokenkeys/rotate", "", operate},
 	} {
 		for _, name := range []string{"root", "admin", "maintainer", "writer", "reader", "stranger"} {

@@ -69,7 +69,7 @@ func (q *request) showAccounts(n *notice, made *secret) error {
 	return q.show("accounts", page{
 		Title: "Accounts", Section: "accounts", Notice: n, Data: d, Lead: "People who may log in. Robots and teams belong to namespaces, and are on their pages.",
 		Same: []same{
-			command("purser user list"), command("purser user create NAME"), command("purser user disable NAME"), command("purser user admin NAME on"), command("purser user password NAME"), command("purser user revoke NAME"),
+			command("purser user list"), command("purser user create NAME"), command("purser user disable NAME"), command("purser user admin NAME on"), command("purser user password NAME"), command("purser user revoke NAME"), command("purser user rebind NAME"),
 			call("GET", "/superuser/users"), call("POST", "/superuser/users"), call("PUT", "/superuser/users/{username}"), call("POST", "/superuser/users/{username}/revoke"),
 		},
 	})
