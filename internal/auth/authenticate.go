@@ -313,6 +313,10 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	if how.federated != nil {
 		what.Until = how.federated.expires
 	}
+	if how.account == "" && how.did.directory {
+		// The check makes the account. It has to run again if the account is gone or renamed afterwards.
+		what.Until = time.Now()
+	}
 	proof, err := c.opt.Verified.Prove(ctx, what, func(ctx context.Context) (password.Proof, error) {
 		return c.attempt(ctx, name, pass, address, how)
 	})

@@ -110,7 +110,7 @@ func TestRebindToNewEntry(t *testing.T) {
 // TestRebindToOther: an account goes to the entry of another name, and is renamed at its log-in.
 func TestRebindToOther(t *testing.T) {
 	t.Parallel()
-	b := newRebinds(t, func(o *servertest.Options) { o.Access.Verified = unremembered() })
+	b := newRebinds(t)
 	b.s.AddUser(t, "ann", "ann's")
 	b.as("ann", "ann's", 200)
 	before := b.person("ann")
