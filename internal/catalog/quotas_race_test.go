@@ -1,10 +1,12 @@
 package catalog_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // TestQuotaRowIsLockedFirst has two transactions that link, and then unlink, the same blob in two
@@ -37,4 +39,47 @@ func TestQuotaRowIsLockedFirst(t *testing.T) {
 	if q := b.quota(t, "acme"); q.Used.Bytes != 1 {
 		t.Errorf("%d bytes are left, want 1", q.Used.Bytes)
 	}
+}
+
+// TestQuotaRoomIsAskedOfTheLockedSlot has two transactions of one slot add a tag each, and the
+// namespace has room for one. Both find the room before either is committed. The second must look
+// again when it has the slot's row, or the namespace would exceed its limit.
+func TestQuotaRoomIsAskedOfTheLockedSlot(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const most = 16
+	image := catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil)
+	b.limit(t, "acme", catalog.Usage{Tags: most})
+	b.Put(t, "acme/app", image, numbered("t", most-1)...)
+	first := b.Session(t)
+	slot, second := first.PID%8, b.Session(t)
+	for second.PID%8 != slot {
+		second.Close(t.Context()) //nolint:errcheck // nothing is lost
+		second = b.Session(t)
+	}
+	b.Exec(t, "UPDATE namespacequotaslots SET tags_room = 1 WHERE slot = $1", slot) // the last tag's
+	const tag = `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+		SELECT top_level_namespace_id, repository_id, $1, id FROM manifests`
+	first.Exec(t, "BEGIN")
+	first.Exec(t, tag, "first")
+	done := catalogtest.Later(func() error { _, err := second.Conn.Exec(t.Context(), tag, "second"); return err })
+	first.Blocks(t, b.Session(t), 1)
+	first.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "the second transaction", done); db.Code(err) != "40001" {
+		t.Errorf("the second transaction: %v, want a serialization failure", err)
+	}
+	if _, err := second.Conn.Exec(t.Context(), tag, "second"); db.Code(err) != "PQ001" {
+		t.Errorf("the second transaction, again: %v, want that the quota is exceeded", err)
+	}
+	if q := b.quota(t, "acme"); q.Used.Tags != most {
+		t.Errorf("the namespace has %d tags, and may have %d", q.Used.Tags, most)
+	}
+	b.exact(t)
+}
+
+func numbered(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint(prefix, i))
+	}
+	return names
 }
