@@ -53,6 +53,7 @@ var layers = map[string]rule{
 	"loosefk/cli": {only: true, // the commands of both tools
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/generate"}},
 	"tools/suite":               {only: true},                // "make test" and "make test-all"
+	"tools/mutate":              {only: true},                // which statements are tested
 	"internal/testtool":         {only: true, testing: true}, // the programs that tests drive
 	"internal/testscale":        {only: true, testing: true}, // how much tests do
 	"internal/boundedcache":     {only: true},                // the only one that knows otter

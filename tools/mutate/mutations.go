@@ -1,0 +1,182 @@
+package main
+
+const (
+	quotasSQL   = "internal/db/routines/quotas.sql"
+	holdsSQL    = "internal/db/routines/holds.sql"
+	manifestSQL = "internal/catalog/put_manifest.sql"
+	trashGo     = "internal/catalog/trash.go"
+	lifetimeGo  = "internal/catalog/lifetime.go"
+	deleteGo    = "internal/catalog/delete.go"
+	tasksGo     = "internal/autoprune/tasks.go"
+	tagsGo      = "internal/autoprune/delete_tags.go"
+
+	catalog   = "./internal/catalog"
+	gc        = "./internal/gc"
+	hold      = "./internal/hold"
+	autoprune = "./internal/autoprune"
+)
+
+// mutations of the statements that lock, or look once more.
+var mutations = []mutation{
+	// quotas
+	{"quota: look into the locked slot", quotasSQL,
+		`AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags);`, `AND s.slot = mine;`,
+		catalog, "TestQuotaRoomIsAskedOfTheLockedSlot"},
+	{"quota: lock of the row before the slots", quotasSQL,
+		`    PERFORM FROM namespacequotas WHERE namespace_id = namespace FOR NO KEY UPDATE;`, ``,
+		catalog, "TestQuotaLocks"},
+	{"quota: lock of the slots that are added up", quotasSQL,
+		`    PERFORM FROM namespacequotaslots WHERE namespace_id = namespace ORDER BY slot FOR NO KEY UPDATE;`, ``,
+		catalog, "TestQuotaLocks"},
+	{"quota: lock of a blob in a namespace", quotasSQL,
+		`        PERFORM pg_advisory_xact_lock(key)
+        FROM`, `        PERFORM key
+        FROM`,
+		catalog, "TestQuotaRowIsLockedFirst"},
+	{"quota: shared lock of a namespace's blobs", quotasSQL,
+		`PERFORM pg_advisory_xact_lock_shared(hashtextextended('quota', n))`, `PERFORM n`,
+		catalog, "TestQuotaLocks"},
+	{"quota: lock of all of a namespace's blobs", quotasSQL,
+		`PERFORM pg_advisory_xact_lock(hashtextextended('quota', n))`, `PERFORM n`,
+		catalog, "TestQuotaLocks"},
+	{"quota: lock of promises to uploads", quotasSQL,
+		`    PERFORM pg_advisory_xact_lock(hashtextextended('uploads', id_of));`, ``,
+		catalog, "TestQuotaLocks"},
+	{"quota: slots are closed when limits change", "internal/catalog/quotas.go",
+		`SELECT purser_quota_close($1)`, `SELECT $1::bigint`,
+		catalog, "TestQuotaOfLoweredLimits"},
+	{"quota: slots are closed when the content is counted", "internal/catalog/quota_count.go",
+		`SELECT purser_quota_close($1)`, `SELECT $1::bigint`,
+		catalog, "TestQuotaOfLoweredLimits"},
+	{"quota: two that count at once", "internal/catalog/quota_count.go",
+		` AND counts = @counts`, ` AND @counts IS NOT NULL`,
+		catalog, "TestQuotaIsCountedOnce"},
+	{"quota: wait for writers", "internal/catalog/quota_count.go",
+		`for err == nil && len(ids) > 0 {`, `for err == nil && len(ids) > 1000 {`,
+		catalog, "TestCountWaitsForWriters"},
+
+	// the trash
+	{"trash: restoring locks the namespace", trashGo,
+		`FOR UPDATE OF r FOR KEY SHARE OF n`, `FOR UPDATE OF r`,
+		catalog, "TestRestoreAgainstRemoval"},
+	{"trash: restoring locks the repository", trashGo,
+		`FOR UPDATE OF r FOR KEY SHARE OF n`, `FOR KEY SHARE OF n`,
+		catalog, "TestRestoreAgainst"},
+	{"trash: restoring looks whether it is still there", trashGo,
+		`WHERE id = @repository AND deleted_at IS NOT NULL
+				AND NOT EXISTS (SELECT FROM repositories o WHERE o.top_level_namespace_id = @namespace AND o.path = @path AND o.deleted_at IS NULL)`,
+		`WHERE id = @repository AND deleted_at IS NOT NULL AND @namespace > 0`,
+		catalog, "TestRestoreAgainstPush|TestTrashRepository"},
+	{"trash: restoring locks a namespace", trashGo,
+		`n.deleted_at IS NOT NULL FOR UPDATE OF n`, `n.deleted_at IS NOT NULL`,
+		catalog, "TestRestoreAgainst"},
+	{"trash: purging asks whether it was restored", trashGo,
+		`DELETE FROM repositories WHERE id = @id AND deleted_at IS NOT NULL`, `DELETE FROM repositories WHERE id = @id`,
+		catalog, "TestRestoreAgainstPurge"},
+	{"trash: purging asks whether the namespace was restored", trashGo,
+		`DELETE FROM top_level_namespaces WHERE id = @id AND deleted_at IS NOT NULL`, `DELETE FROM top_level_namespaces WHERE id = @id`,
+		catalog, "TestRestoreAgainstPurge"},
+	{"trash: deletion locks the repository", lifetimeGo,
+		`n.deleted_at IS NULL FOR UPDATE OF r`, `n.deleted_at IS NULL`,
+		catalog, "TestTrashWaitsForPushes|TestDeleteRepositoryWaitsForPut|TestDeletedTwice"},
+	{"trash: deletion locks the namespace", lifetimeGo,
+		`SELECT id FROM live_namespaces WHERE name = $1 FOR UPDATE`, `SELECT id FROM live_namespaces WHERE name = $1`,
+		catalog, "TestTrashWaitsForPushes|TestDeleteNamespace|TestRestoreAgainstRemoval"},
+	{"trash: a push of a new manifest locks repository and namespace", manifestSQL,
+		"AND r.path = @path AND r.deleted_at IS NULL\n\tFOR KEY SHARE) alive;", "AND r.path = @path AND r.deleted_at IS NULL) alive;",
+		catalog, "TestTrashWaitsForPushes|TestDeleteRepositoryWaitsForPut"},
+	{"trash: other writes lock repository and namespace", "internal/catalog/batch.go",
+		"FOR KEY SHARE) alive", ") alive",
+		catalog, "TestTrashLateWrites|TestTrashWaitsForPushes|TestRestoreInDyingRepository|TestUploadOfDeletedRepository"},
+
+	// holds
+	{"hold: lock of deletions", holdsSQL,
+		`SELECT pg_advisory_xact_lock_shared(1886745447, 0)`, `SELECT`,
+		gc, "TestRaceReportDuringReview"},
+	{"hold: a report waits for deletions", "internal/hold/report.go",
+		`SELECT pg_advisory_xact_lock(1886745447, 0)`, `SELECT`,
+		gc, "TestRaceReportDuringReview"},
+	{"hold: pruning takes the lock of deletions", tagsGo,
+		`b.Queue("SELECT purser_holds_lock()")`, `b.Queue("SELECT")`,
+		autoprune, "TestReportWaitsForDeletion"},
+	{"hold: deleting a tag takes the lock of deletions", deleteGo,
+		"b.lockHolds()\n\tb.exec(\"SELECT FROM tags", "b.exec(\"SELECT FROM tags",
+		catalog, "TestReportWaitsForDeletions"},
+	{"hold: deleting a manifest takes the lock of deletions", deleteGo,
+		"b.lockHolds()\n\tb.guard(nil, `", "b.guard(nil, `",
+		catalog, "TestReportWaitsForDeletions"},
+	{"hold: deleting a repository takes the lock of deletions", lifetimeGo,
+		"FOR UPDATE OF r`, path)\n\tb.lockHolds()", "FOR UPDATE OF r`, path)",
+		catalog, "TestReportWaitsForDeletions"},
+	{"hold: deleting a namespace takes the lock of deletions", lifetimeGo,
+		"FOR UPDATE\", name)\n\tb.lockHolds()", "FOR UPDATE\", name)",
+		catalog, "TestReportWaitsForDeletions"},
+	{"hold: a report locks its namespace", "internal/hold/hold.go",
+		`sql += " FOR KEY SHARE"`, `sql += ""`,
+		catalog, "TestReportWaitsForDeletions"},
+	{"hold: a report locks its reporter", "internal/hold/owner.go",
+		`AND name = $2 FOR UPDATE`, `AND name = $2`,
+		hold, "TestReports|TestReportsAtOnce"},
+	{"hold: lock of those that make reporters", "internal/hold/owner.go",
+		`SELECT pg_advisory_xact_lock(1886745448, hashint8(COALESCE($1::bigint, 0)))`, `SELECT $1::bigint`,
+		hold, "TestPlacesOfAccounts|TestReportsAtOnce"},
+
+	// protection
+	{"protection: deleting a tag asks whether rules have changed", deleteGo,
+		"WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules", "WHEN @rules::text IS NULL",
+		catalog, "TestProtectionIsExact"},
+	{"protection: deleting a manifest asks whether rules have changed", deleteGo,
+		"WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4", "WHEN $4::text IS NULL",
+		catalog, "TestProtectionIsExact"},
+	{"protection: deleting a manifest asks whether it got a tag", deleteGo,
+		"WHEN NOT t.names <@ $5::text[]", "WHEN NOT t.names <@ $5::text[] AND false",
+		catalog, "TestProtectionIsExact|TestPushedAgain"},
+	{"protection: changing rules raises their version", "internal/catalog/protection.go",
+		`UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'`,
+		`UPDATE settings SET value = value WHERE name = 'tag_protection_version'`,
+		catalog, "TestProtectionIsExact|TestProtectedTags"},
+
+	// pruning
+	{"prune: a sleeper has lost its lease", tasksGo,
+		`WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE`, `WHERE namespace_id = $1 AND $2::uuid IS NOT NULL FOR NO KEY UPDATE`,
+		autoprune, "TestSleeperChangesNothing"},
+	{"prune: a sleeper that deletes has lost its lease", tasksGo,
+		`WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version, clock_timestamp()`,
+		`WHERE namespace_id = $1 AND $2::uuid IS NOT NULL RETURNING policies_version, clock_timestamp()`,
+		autoprune, "TestSleeperChangesNothing"},
+	{"prune: policies may have changed", tasksGo,
+		`if now != t.versions {`, `if now != t.versions && now == (versions{}) {`,
+		autoprune, "TestWhatChangesAfterTheSelection|TestKeepRuleSavedMeanwhile"},
+	{"prune: lock of the versions of policies", tasksGo,
+		`'tag_protection_version') ORDER BY name FOR SHARE`, `'tag_protection_version') ORDER BY name`,
+		autoprune, "TestWhatChangesAfterTheSelection|TestHeldPolicies|TestKeepRuleSavedMeanwhile"},
+	{"prune: lock of the repository", tagsGo,
+		"n.id = r.top_level_namespace_id)\n\t\tFOR KEY SHARE OF r", "n.id = r.top_level_namespace_id)",
+		autoprune, "TestHeldRepository|TestWhatChangesAfterTheSelection"},
+	{"prune: a tag in somebody's hands stays", tagsGo,
+		"FOR UPDATE SKIP LOCKED) t\n", "FOR UPDATE) t\n",
+		autoprune, "TestTagInSomebodysHandsStays"},
+	{"prune: a tag that was pushed again stays", tagsGo,
+		`AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed)
+				FOR UPDATE`, `AND (w.id, w.manifest_id, w.pushed) IS NOT NULL
+				FOR UPDATE`,
+		autoprune, "TestWhatChangesAfterTheSelection|TestMovedTagStays"},
+	{"prune: lock of images whose attached tags go", tagsGo,
+		"ORDER BY id LIMIT 1 FOR UPDATE) m`", "ORDER BY id LIMIT 1) m`",
+		autoprune, "TestHeldImages|TestAttached"},
+	{"prune: no push comes between look and deletion", tagsGo,
+		`SELECT FROM repositories WHERE id = $1 FOR UPDATE`, `SELECT FROM repositories WHERE id = $1`,
+		autoprune, "TestAttachedTagAwaitsItsImage|TestHeldRepository|TestOrphanIsAttachedAgain"},
+	{"prune: two workers claim one task", tasksGo,
+		"ORDER BY last_ran_ms NULLS FIRST LIMIT 1\n\t\t\tFOR UPDATE SKIP LOCKED", "ORDER BY last_ran_ms NULLS FIRST LIMIT 1",
+		autoprune, "TestOneWorkerEach"},
+	{"prune: new policies wait for deletions", "internal/autoprune/untagged.go",
+		`b.Queue("SELECT pg_advisory_xact_lock(1886745447, 0)")`, `b.Queue("SELECT")`,
+		autoprune, "TestPolicyWaitsForDeletions"},
+	{"prune: undoing locks the manifests", "internal/autoprune/undo_tags.go",
+		"ORDER BY digest LIMIT 1 FOR KEY SHARE) m`", "ORDER BY digest LIMIT 1) m`",
+		autoprune, "TestUndo"},
+	{"prune: last look for uses", "internal/autoprune/last_look.go",
+		`if l.settled.IsZero() || len(tags) == 0 {`, `if true {`,
+		autoprune, "TestDeletionLooksForUses"},
+}
