@@ -108,10 +108,10 @@ var mutations = []mutation{
 		catalog, "TestReportWaitsForDeletions"},
 	{"hold: a report locks its reporter", "internal/hold/owner.go",
 		`AND name = $2 FOR UPDATE`, `AND name = $2`,
-		hold, "TestReports|TestReportsAtOnce"},
+		hold, "TestReportsAtOnce"},
 	{"hold: lock of those that make reporters", "internal/hold/owner.go",
 		`SELECT pg_advisory_xact_lock(1886745448, hashint8(COALESCE($1::bigint, 0)))`, `SELECT $1::bigint`,
-		hold, "TestPlacesOfAccounts|TestReportsAtOnce"},
+		hold, "TestPlacesOfAccounts"},
 
 	// protection
 	{"protection: deleting a tag asks whether rules have changed", deleteGo,
