@@ -52,3 +52,43 @@ func TestReportsAtOnce(t *testing.T) {
 		t.Errorf("%d reports were refused, and there are %d holds; want 1 and 11", refused, n)
 	}
 }
+
+// TestLastPlaceAtOnce: an account has one place for a reporter, and takes it in a transaction that
+// isn't committed yet. A report under another name must wait for it before it counts.
+func TestLastPlaceAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *hold.Options) { o.MostReporters = 1 })
+	by := b.account(t, "user")
+	ctx := context.WithoutCancel(t.Context())
+	tx, err := b.d.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // it was committed
+	for _, sql := range []string{
+		"SELECT pg_advisory_xact_lock(1886745448, hashint8(id)) FROM top_level_namespaces WHERE name = 'acme'",
+		`INSERT INTO holdreporters (namespace_id, name, lease, expires_at, owner_id)
+			SELECT n.id, 'one', '1 day', now() + interval '1 day', a.id FROM top_level_namespaces n, accounts a WHERE n.name = 'acme' AND a.name = 'user'`,
+	} {
+		if done, err := tx.Exec(ctx, sql); err != nil || done.RowsAffected() != 1 {
+			t.Fatalf("%s: %v, %v", sql, done, err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Report(ctx, hold.Place{Namespace: "acme", Reporter: "two"}, hold.Report{By: by})
+		done <- err
+	}()
+	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+	for began := time.Now(); b.number(t, waiting) == 0 && len(done) == 0; {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the report doesn't wait")
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; oci.CodeOf(err) != oci.Unsupported {
+		t.Errorf("the report: %v, want a refusal", err)
+	}
+}

@@ -111,7 +111,7 @@ var mutations = []mutation{
 		hold, "TestReportsAtOnce"},
 	{"hold: lock of those that make reporters", "internal/hold/owner.go",
 		`SELECT pg_advisory_xact_lock(1886745448, hashint8(COALESCE($1::bigint, 0)))`, `SELECT $1::bigint`,
-		hold, "TestPlacesOfAccounts"},
+		hold, "TestLastPlaceAtOnce"},
 
 	// protection
 	{"protection: deleting a tag asks whether rules have changed", deleteGo,
