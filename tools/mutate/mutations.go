@@ -49,7 +49,7 @@ var mutations = []mutation{
 		`SELECT purser_quota_close($1)`, `SELECT $1::bigint`,
 		catalog, "TestQuotaOfLoweredLimits"},
 	{"quota: two that count at once", "internal/catalog/quota_count.go",
-		` AND counts = @counts`, ` AND @counts IS NOT NULL`,
+		` AND counts = @counts`, ` AND counts >= @counts`,
 		catalog, "TestQuotaIsCountedOnce"},
 	{"quota: wait for writers", "internal/catalog/quota_count.go",
 		`for err == nil && len(ids) > 0 {`, `for err == nil && len(ids) > 1000 {`,
