@@ -183,8 +183,11 @@ func (s *storm) reviewer(t *testing.T, lock, statement string) *gc.Collector {
 	cfg.MaxConns, cfg.MinIdleConns = 1, 0
 	cfg.ConnConfig.Tracer = dawdle{}
 	cfg.ConnConfig.RuntimeParams["application_name"] = "storm reviewer"
-	cfg.ConnConfig.RuntimeParams["lock_timeout"] = lock
-	cfg.ConnConfig.RuntimeParams["statement_timeout"] = statement
+	// Sessions set their limits when they are connected, whatever they inherit; so these come after.
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SELECT set_config('lock_timeout', $1, false), set_config('statement_timeout', $2, false)", lock, statement)
+		return err
+	}
 	delete(cfg.ConnConfig.RuntimeParams, "purser.replica")
 	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), cfg)
 	if err != nil {
