@@ -115,6 +115,9 @@ func (s *storm) run(t *testing.T) {
 		usual, hasty := s.reviewer(t, "200ms", "0"), s.reviewer(t, "200ms", "6ms")
 		reviewers.Go(func() error { return s.review(reviewing, kind, usual, hasty, rng) })
 	}
+	reviewers.Go(func() error {
+		return s.queueReferrers(reviewing, s.reviewer(t, "200ms", "0"), rand.New(rand.NewPCG(seed, 200)))
+	})
 	reviewers.Go(func() error { return s.kill(reviewing) })
 	end := time.Now().Add(length)
 	for w := range s.clients {
@@ -240,6 +243,25 @@ func (s *storm) review(ctx context.Context, kind gc.ReviewKind, usual, hasty *gc
 		}
 		if err != nil && !db.Unavailable(err) {
 			return err
+		}
+	}
+	return nil
+}
+
+// queueReferrers queues referrers of deleted subjects in pages of random sizes until ctx ends.
+func (s *storm) queueReferrers(ctx context.Context, c *gc.Collector, rng *rand.Rand) error {
+	for ctx.Err() == nil {
+		did, err := c.QueueReferrers(context.WithoutCancel(ctx), 1+rng.IntN(10))
+		switch {
+		case err != nil && !db.Unavailable(err) && !db.Contended(err):
+			return err
+		case did:
+			s.count("pages of referrers")
+		default:
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
 		}
 	}
 	return nil
@@ -448,10 +470,12 @@ func (s *storm) drain(t *testing.T) {
 	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); {
 		s.a.Exec(t, "UPDATE gc_blob_review_queue SET set_aside_at = NULL")
 		s.a.Exec(t, "UPDATE gc_manifest_review_queue SET set_aside_at = NULL")
+		s.a.Exec(t, "UPDATE gc_subject_review_queue SET expand_after = now()")
+		pages := s.a.queueReferrers(t, 100)
 		s.a.DueNow(t)
 		m, o := s.a.ReviewBatch(t, reviewingManifests), s.a.ReviewBatch(t, reviewingBlobs)
-		if m.Claimed+o.Claimed == 0 {
-			s.a.Empty(t, "gc_blob_review_queue", "gc_manifest_review_queue")
+		if pages+m.Claimed+o.Claimed == 0 {
+			s.a.Empty(t, "gc_blob_review_queue", "gc_manifest_review_queue", "gc_subject_review_queue")
 			return
 		}
 	}
