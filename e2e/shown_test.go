@@ -177,7 +177,7 @@ func TestShownCommands(t *testing.T) {
 			s.podman()
 			img := newImage(t, 1, 4<<10)
 			s.run("crane push " + writeImage(t, img, "v1") + " " + s.r.Ref("shown/app", "v1"))
-			// What cosign attaches comes after the image, and isn't what one pulls.
+			// cosign attaches a signature after the image; nobody pulls a signature.
 			attached := strings.Replace(digestOf(t, img), ":", "-", 1)
 			s.run("crane tag " + s.r.Ref("shown/app", "v1") + " " + attached + ".sig")
 			if t.Failed() {

@@ -90,7 +90,7 @@ func lockBound(ctx context.Context, tx pgx.Tx, i identity.Identity) ([]bound, er
 func ownOf(ctx context.Context, tx pgx.Tx, i identity.Identity, found []bound) (mine *bound, err error) {
 	for k, f := range found {
 		byID := i.EntryID != "" && text(f.EntryID) == i.EntryID
-		// What has the identity's DN already goes before what awaits any entry.
+		// An account that has the identity's DN already goes before one that awaits any entry.
 		if byID || f.EntryID == nil && (mine == nil || mine.Awaits) {
 			mine = &found[k]
 		}

@@ -9,7 +9,7 @@ import (
 
 const (
 	// trustedSilent is how old the last report of a process without unwritten uses may be.
-	// Whoever judges by last uses waits for a process whose report is older.
+	// A run that judges tags by their last uses waits for a process whose report is older.
 	trustedSilent = 15 * time.Second
 	// trustedFor is how long after the beginning of such a report somebody may take it for true:
 	// it is executed within quietTimeout or not at all. One second is for clocks that run at

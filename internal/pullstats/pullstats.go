@@ -146,8 +146,8 @@
 //
 // # Why no use is overlooked
 //
-// Whoever deletes a tag because nobody has used it (a judge) must know all uses, also those that
-// other processes have in memory. A judge calls [SyncWorker.Settle], then reads
+// A judge is a worker that deletes a tag because nobody has used it. It must know all uses, also those
+// that other processes have in memory. A judge calls [SyncWorker.Settle], then reads
 // [SyncWorker.Status], and then [SyncWorker.Uses]. Settle takes a number from the sequence
 // pullrecorders_asked, and waits until each row of pullrecorders whose process hasn't ended says
 // one of two things: that the process has answered this number or a later one (answered), or that

@@ -103,7 +103,7 @@ func (s *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error
 // often.
 func (s *keySet) refresh(ctx context.Context, unknown bool) (keyState, error) {
 	done := s.fetching.DoChan(namespaceOf(ctx), func() (any, error) {
-		// Those who ask while a fetch runs share it, so it is counted here.
+		// Log-ins that ask while a fetch runs share it, so it is counted here.
 		if state, may := s.mayFetch(unknown); !may {
 			return state, nil
 		}

@@ -377,7 +377,7 @@ func (a *API) rebind(ctx context.Context, name string, to api.Rebinding) (e auth
 		if c == nil {
 			return e, server.Refusal(http.StatusBadRequest, "the registry has no access control, so it knows no directory")
 		}
-		// What is refused in any case is refused before the directory is asked.
+		// Requests that are refused in any case are refused before the directory is asked.
 		u, err := a.opt.Accounts.Person(ctx, name)
 		if err == nil && u.Source != auth.SourceLDAP {
 			err = auth.NotOfDirectory(name, u.Source)
