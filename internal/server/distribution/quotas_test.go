@@ -3,6 +3,7 @@ package distribution_test
 import (
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/catalog"
@@ -68,8 +69,8 @@ func TestQuotaStopsAStream(t *testing.T) {
 	if err == nil {
 		a.Want(t, 409, oci.Denied)
 	}
-	if sent.n > 256<<20 {
-		t.Errorf("%d bytes were sent (%v)", sent.n, err)
+	if n := sent.n.Load(); n > 256<<20 {
+		t.Errorf("%d bytes were sent (%v)", n, err)
 	}
 	r.Push(t, "acme/app", "still possible")
 }
@@ -81,14 +82,15 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// counter counts what was read from r. The client's transport may go on reading after an answer.
 type counter struct {
 	r io.Reader
-	n int64
+	n atomic.Int64
 }
 
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
-	c.n += int64(n)
+	c.n.Add(int64(n))
 	return n, err
 }
 
