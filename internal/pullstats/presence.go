@@ -241,30 +241,31 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// learned is the clause by which a statement that writes a report returns the answers. GETs by
-// digest wait for the HEADs of others (headsTo). A process without unsent HEADs answers none before
-// it has changed its row; so, before the time of the statement, it has answered none that isn't sent.
-const learned = ` RETURNING id, clock_timestamp(), (SELECT last_value FROM pullrecorders_asked),
-	COALESCE((SELECT min(CASE WHEN o.written_to IS NULL THEN COALESCE(o.sent_to, statement_timestamp()) ELSE o.sent_to END)
-		FROM pullrecorders o WHERE o.id <> pullrecorders.id AND o.redis AND o.ended_at IS NULL AND o.seen_at > now() - @gone::bigint * interval '1 microsecond'),
-		statement_timestamp()),
-	EXISTS (SELECT FROM pullrecorders o
-		WHERE o.id <> pullrecorders.id AND o.from_log AND o.ended_at IS NULL AND o.seen_at > now() - @gone::bigint * interval '1 microsecond')`
-
-// updateReport writes a report into the process's row. A report without unwritten uses must not
-// come late.
-const updateReport = `
-	UPDATE pullrecorders SET seen_at = now(), written_to = @written, logged = @logged, heads_to = @heads, sent_to = @sent, from_log = @by_log,
-		answered = @answered, instance = @instance, reports = @reports
-	WHERE id = @id AND ended_at IS NULL AND reports < @reports AND (@written::timestamptz IS NOT NULL OR clock_timestamp() < @until)` + learned
-
-// insertReport makes the process's row. If the answer to an earlier INSERT was lost, its row stands
-// for this process too, and ends.
-const insertReport = `
-	WITH lost AS (UPDATE pullrecorders SET ended_at = now(), written_to = NULL, heads_to = NULL, sent_to = NULL, from_log = false
-		WHERE instance = @instance AND ended_at IS NULL)
-	INSERT INTO pullrecorders (redis, written_to, logged, heads_to, sent_to, from_log, answered, instance, reports)
-	VALUES (@redis, @written, @logged, @heads, @sent, @by_log, @answered, @instance, @reports)` + learned
+// reportStatements returns the statements that write a report. update writes it into the process's
+// row; a report without unwritten uses must not come late. insert makes the row. If the answer to an
+// earlier INSERT was lost, its row stands for this process too, and ends.
+//
+// Both return the answers. GETs by digest wait for the HEADs of others (headsTo). A process without
+// unsent HEADs answers none before it has changed its row; so, before the time of the statement, it
+// has answered none that isn't sent.
+func reportStatements() (update, insert string) {
+	const learned = ` RETURNING id, clock_timestamp(), (SELECT last_value FROM pullrecorders_asked),
+		COALESCE((SELECT min(CASE WHEN o.written_to IS NULL THEN COALESCE(o.sent_to, statement_timestamp()) ELSE o.sent_to END)
+			FROM pullrecorders o WHERE o.id <> pullrecorders.id AND o.redis AND o.ended_at IS NULL AND o.seen_at > now() - @gone::bigint * interval '1 microsecond'),
+			statement_timestamp()),
+		EXISTS (SELECT FROM pullrecorders o
+			WHERE o.id <> pullrecorders.id AND o.from_log AND o.ended_at IS NULL AND o.seen_at > now() - @gone::bigint * interval '1 microsecond')`
+	const updated = `
+		UPDATE pullrecorders SET seen_at = now(), written_to = @written, logged = @logged, heads_to = @heads, sent_to = @sent, from_log = @by_log,
+			answered = @answered, instance = @instance, reports = @reports
+		WHERE id = @id AND ended_at IS NULL AND reports < @reports AND (@written::timestamptz IS NOT NULL OR clock_timestamp() < @until)` + learned
+	const inserted = `
+		WITH lost AS (UPDATE pullrecorders SET ended_at = now(), written_to = NULL, heads_to = NULL, sent_to = NULL, from_log = false
+			WHERE instance = @instance AND ended_at IS NULL)
+		INSERT INTO pullrecorders (redis, written_to, logged, heads_to, sent_to, from_log, answered, instance, reports)
+		VALUES (@redis, @written, @logged, @heads, @sent, @by_log, @answered, @instance, @reports)` + learned
+	return updated, inserted
+}
 
 // errRow says that a report without unwritten uses found no row, or came too late by the database's
 // clock, which may have been set. Then a report must say that there may be unwritten uses; it
@@ -278,16 +279,17 @@ func (p *presence) write(ctx context.Context, r report) (got answers, err error)
 	args := db.SharedArgs{"id": p.id, "redis": p.r.queue != nil, "written": r.writtenTo, "logged": p.r.opt.Log != nil && !p.gap.Load(),
 		"heads": r.headsTo, "sent": r.sentTo, "by_log": r.fromLog, "answered": p.asked.answered, "gone": goneAfter.Microseconds(),
 		"instance": p.instance, "reports": p.reports, "until": p.now().Add(quietTimeout)}
+	update, insert := reportStatements()
 	scan := func(sql string) error {
 		return p.stats.Pool.QueryRow(ctx, sql, args).Scan(&p.id, &got.now, &got.asked, &got.headsTo, &got.fromLog)
 	}
-	if err = scan(updateReport); !errors.Is(err, pgx.ErrNoRows) {
+	if err = scan(update); !errors.Is(err, pgx.ErrNoRows) {
 		return got, err
 	}
 	if r.writtenTo == nil {
 		return got, errRow
 	}
-	return got, scan(insertReport)
+	return got, scan(insert)
 }
 
 // close reports that this process records no more pulls. If `lost` is set, it also reports
