@@ -186,3 +186,34 @@ func TestRedisRecorderEnds(t *testing.T) {
 		t.Errorf("%d pulls are counted, want %d", n, 20*23+3)
 	}
 }
+
+// A process stops while another one, which was killed, seems to have HEADs that it hasn't sent. The
+// pulls by digest that wait for these must go to the audit log soon, and the process must not ask for
+// the other's report without a pause meanwhile.
+func TestRedisRecorderEndsBesideKilled(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	r := startRedis(t).open(t, s.stats)
+	if _, err := s.stats.Pool.Exec(t.Context(),
+		"INSERT INTO pullrecorders (instance, redis, written_to, sent_to) VALUES ('killed', true, now(), now())"); err != nil {
+		t.Fatal(err)
+	}
+	rec := s.recorder(t, r)
+	stop := running(t, rec)
+	rec.Pulled(t.Context(), s.client("a", 0, "", "a"))
+	stop()
+	before := rec.presence.reports
+	ending, cancel := context.WithTimeout(t.Context(), goneAfter/2)
+	defer cancel()
+	rec.Close(ending)
+	if err := ending.Err(); err != nil {
+		t.Errorf("the end took all of its time: %v", err)
+	}
+	if n := rec.presence.reports - before; n == 0 || n > 200 {
+		t.Errorf("it reported %d times while it ended", n)
+	}
+	finish(t, rec)
+	if n := s.logged(t, audit.CountedByAudit); n != 1 {
+		t.Errorf("%d pulls are counted by the audit log, want 1", n)
+	}
+}

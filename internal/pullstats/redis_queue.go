@@ -350,6 +350,9 @@ func (q *redisQueue) close(ctx context.Context) {
 		if _, err = q.send(ctx, time.Now().Add(time.Hour), time.Now().Add(redisLinger)); err == nil {
 			q.linger(ctx)
 			q.ask(ctx)
+			if q.r.opt.Log != nil { // watch has ended
+				q.allFallBackToLog(ctx, q.overdue(time.Now()))
+			}
 		}
 	}
 	q.sending <- struct{}{} // wait for a batch of Run, which has a timeout
@@ -378,8 +381,9 @@ func (q *redisQueue) ask(ctx context.Context) {
 	}
 }
 
-// linger sleeps until the first pull in the queue may be sent, but at most for redisLinger.
-// It returns at once if the queue is empty.
+// linger sleeps until the first pull in the queue may be sent, but at least for settleEvery, since that
+// pull may wait for other processes, and at most for redisLinger. It returns at once if the queue is
+// empty.
 func (q *redisQueue) linger(ctx context.Context) {
 	q.mu.Lock()
 	first := time.Time{}
@@ -390,7 +394,7 @@ func (q *redisQueue) linger(ctx context.Context) {
 	if first.IsZero() {
 		return
 	}
-	timer := time.NewTimer(min(time.Until(first.Add(digestLinger-redisLinger)), redisLinger))
+	timer := time.NewTimer(min(max(time.Until(first.Add(digestLinger-redisLinger)), settleEvery), redisLinger))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

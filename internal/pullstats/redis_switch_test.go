@@ -52,6 +52,9 @@ func TestSwitch(t *testing.T) {
 						if err := rec.opt.Log.Close(t.Context()); err != nil {
 							return err
 						}
+						if err := rec.Leave(t.Context(), false); err != nil {
+							return err
+						}
 					}
 					return nil
 				})
