@@ -77,6 +77,7 @@ var layers = map[string]rule{
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
 	"internal/hold":          {layer: 2, also: []string{"internal/db", "internal/audit"}},
+	"internal/clock":         {layer: 2, also: []string{"internal/db"}}, // whether clocks are fit to delete by
 	"internal/catalog":       {layer: 3},
 	"internal/auth":          {layer: 3, also: []string{"internal/auth/token", "internal/auth/throttle", "internal/auth/session"}},
 	"internal/auth/password": {layer: 2}, // hashes, the htpasswd file, results of checks

@@ -28,12 +28,21 @@ const minIdle = 50 * time.Millisecond
 // ErrRunning says that Run was called while the loop was already running.
 var ErrRunning = errors.New("the loop is already running")
 
+// ErrRest says that work must not be done now, though nothing has failed.
+var ErrRest = errors.New("the work rests")
+
+// restLook is how long a loop sleeps that must rest.
+const restLook = 10 * time.Second
+
 // Options configure a Loop.
 type Options struct {
 	Name string // for logs and metrics; required
 	// Batch does a bounded piece of work and returns whether more work is due now. It must end
 	// when its context ends. Required.
 	Batch func(ctx context.Context) (more bool, err error)
+	// May is asked before each batch. While it returns an error that wraps ErrRest, the loop does
+	// nothing, and asks again within 10 s; so it is if Batch returns such an error. Nil: it may.
+	May func(ctx context.Context) error
 	// Next returns the time until work is due. If it is nil, the loop always sleeps for Idle.
 	Next func(ctx context.Context) (time.Duration, error)
 	// Idle is how long the loop sleeps if there is no work and Next is nil. Default and
@@ -117,11 +126,26 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
+// batch asks whether the loop may work, and does a batch.
+func (l *Loop) batch(ctx context.Context) (more bool, err error) {
+	if l.opt.May != nil {
+		if err := l.opt.May(ctx); err != nil {
+			return false, err
+		}
+	}
+	return l.opt.Batch(ctx)
+}
+
 // step runs one batch. It returns whether more work is due now and, if not, how long the loop
 // should sleep.
 func (l *Loop) step(ctx context.Context) (more bool, idle time.Duration, err error) {
 	start := time.Now()
-	more, err = l.call(ctx, l.opt.Batch)
+	more, err = l.call(ctx, l.batch)
+	if errors.Is(err, ErrRest) {
+		l.opt.Metrics.observe(l.opt.Name, time.Since(start), nil) // the loop runs
+		l.log.DebugContext(ctx, "background work rests", "reason", err)
+		return false, jitter(restLook), nil
+	}
 	// A batch that was cancelled because ctx has ended doesn't count as failed.
 	if ctx.Err() == nil {
 		l.opt.Metrics.observe(l.opt.Name, time.Since(start), err)

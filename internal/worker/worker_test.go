@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -165,6 +166,45 @@ func TestWakeAfterAFailure(t *testing.T) {
 			}
 		}
 		l.stop()
+	})
+}
+
+// TestRest: a loop that may not work does nothing, without a failure, and works as soon as it may. A
+// batch may say so too.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		why, inBatch, asked, n := worker.ErrRest, false, 0, 0
+		l := run(t, worker.Options{
+			May: func(context.Context) error { asked++; return why }, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Batch: func(context.Context) (bool, error) {
+				if n++; inBatch {
+					return true, fmt.Errorf("in the middle: %w", worker.ErrRest)
+				}
+				return false, nil
+			},
+		})
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if n != 0 || asked < 5 || asked > 6 {
+			t.Errorf("%d batches, asked %d times", n, asked)
+		}
+		why, inBatch = nil, true
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		if n != 1 && n != 2 {
+			t.Errorf("%d batches that rest in 12 s, want one each 10 s", n)
+		}
+		if log.Len() > 0 {
+			t.Errorf("a rest was logged: %s", &log)
+		}
+		why = errors.New("nobody can tell")
+		time.Sleep(30 * time.Second)
+		l.stop()
+		if !strings.Contains(log.String(), "nobody can tell") {
+			t.Errorf("a failure to ask isn't logged: %s", &log)
+		}
 	})
 }
 

@@ -53,6 +53,19 @@ CREATE TABLE replicas (
     seen_at    timestamptz NOT NULL DEFAULT now()
 );
 
+-- clock says when a process last looked at this database's clock, and whether the clock is in
+-- doubt. It has at most one row. boot identifies the start of that process's machine, and up is how
+-- long the machine had run at seen_at, in microseconds: no setting of a clock changes that. Entries
+-- of the audit log up to confirmed_to are of the future, and somebody knows it. See package clock.
+CREATE TABLE clock (
+    one          boolean PRIMARY KEY DEFAULT true CHECK (one),
+    seen_at      timestamptz NOT NULL,
+    boot         text COLLATE "C" NOT NULL,
+    up           bigint NOT NULL,
+    doubt        text,
+    confirmed_to timestamptz
+);
+
 -- store_identity says which blob store belongs to this database. It has at most one row. The
 -- store has the same id in an object of its own, and every process compares the two ids before
 -- it writes to the store. After a process has chosen the id, confirmed_at is NULL until the

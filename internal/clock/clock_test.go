@@ -1,0 +1,306 @@
+package clock
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/testscale"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+const day = 24 * time.Hour
+
+// pretended is a machine whose clocks a test sets. The database's clock can't be set, so a test in
+// which it is ahead makes both clocks of the machine go behind.
+type pretended struct {
+	up, wall     atomic.Int64 // what is added to the true clocks
+	synchronized atomic.Bool
+}
+
+// set sets how far the machine's clocks differ from the true ones.
+func (p *pretended) set(up, wall time.Duration) {
+	p.up.Store(int64(up))
+	p.wall.Store(int64(wall))
+}
+
+func (p *pretended) machine(boot string) machine {
+	began := time.Now()
+	return machine{
+		boot:         boot,
+		up:           func() time.Duration { return 1000*day + time.Since(began) + time.Duration(p.up.Load()) },
+		now:          func() time.Time { return time.Now().Round(0).Add(time.Duration(p.wall.Load())) },
+		synchronized: p.synchronized.Load,
+	}
+}
+
+// open makes a guard of a process on a pretended machine.
+func open(t *testing.T, d *db.DB, p *pretended, boot string) *Guard {
+	t.Helper()
+	g, err := New(Options{DB: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.machine = p.machine(boot)
+	return g
+}
+
+// want checks what the guard finds: "" if nothing.
+func (g *Guard) want(t *testing.T, text string) {
+	t.Helper()
+	g.mu.Lock()
+	g.last.up = -1000 * day // Check looks
+	g.mu.Unlock()
+	err := g.Check(t.Context())
+	if text == "" && err != nil || text != "" && (err == nil || !strings.Contains(err.Error(), text)) {
+		t.Errorf("the guard says %v, want %q", err, text)
+	}
+	if err != nil && !errors.Is(err, worker.ErrRest) {
+		t.Errorf("%v isn't a rest", err)
+	}
+}
+
+func exec(t *testing.T, d *db.DB, sql string, args ...any) {
+	t.Helper()
+	if _, err := d.Pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func confirm(t *testing.T, d *db.DB, want string) {
+	t.Helper()
+	if doubt, err := Confirm(t.Context(), d.Pool); err != nil || !strings.Contains(doubt, want) || want == "" && doubt != "" {
+		t.Errorf("confirmed %q, want %q (%v)", doubt, want, err)
+	}
+}
+
+// TestClocksDiffer: while database and process disagree, nothing is deleted; when they agree again,
+// it is, without a confirmation.
+func TestClocksDiffer(t *testing.T) {
+	t.Parallel()
+	d, p := dbtest.New(t), &pretended{}
+	g := open(t, d, p, "a")
+	confirm(t, d, "") // before anybody looked
+	g.want(t, "")
+	for _, tt := range []struct {
+		wall time.Duration
+		want string
+	}{
+		{-60 * day, "is 60d ahead of the clock of this process"},
+		{0, ""},
+		{60 * day, "is 60d behind the clock of this process"},
+		{-6 * time.Minute, "is 6m0s ahead of"},
+		{4 * time.Minute, ""},
+		{26 * time.Hour, "1d 2h behind"},
+	} {
+		p.set(0, tt.wall)
+		g.want(t, tt.want)
+	}
+	confirm(t, d, "") // a difference isn't in doubt
+	g.want(t, "1d 2h behind")
+}
+
+// TestDatabaseJumps: database and process are on one machine, whose clock is set while they run.
+func TestDatabaseJumps(t *testing.T) {
+	t.Parallel()
+	for name, jump := range map[string]time.Duration{"is 60d ahead of": 60 * day, "is 60d behind": -60 * day, "is 6m0s ahead of": 6 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, p := dbtest.New(t), &pretended{}
+			g, other := open(t, d, p, "a"), open(t, d, &pretended{}, "b")
+			g.want(t, "")
+			other.want(t, "")
+			p.set(-jump, 0)
+			if err := g.CheckTime(t.Context(), time.Now()); err == nil {
+				t.Error("a time of the database passed that can't be")
+			}
+			g.want(t, name[3:])
+			other.want(t, "purser clock confirm") // on every replica
+			open(t, d, p, "a").want(t, "purser clock confirm")
+			p.set(0, 0) // somebody sets it back: that is a jump too
+			g.want(t, "purser clock confirm")
+			confirm(t, d, "should have shown")
+			g.want(t, "")
+			other.want(t, "")
+		})
+	}
+}
+
+// TestSmallSteps: a clock that is set in small steps is found by their sum.
+func TestSmallSteps(t *testing.T) {
+	t.Parallel()
+	d, p := dbtest.New(t), &pretended{}
+	g := open(t, d, p, "a")
+	for i := range 3 {
+		p.set(-time.Duration(i)*2*time.Minute, 0)
+		g.want(t, "")
+	}
+	p.set(-6*time.Minute, 0)
+	g.want(t, "6m0s ahead of")
+}
+
+// TestCorrectedClock: a time server corrects the clock of a machine that has just started.
+func TestCorrectedClock(t *testing.T) {
+	t.Parallel()
+	d, p := dbtest.New(t), &pretended{}
+	p.synchronized.Store(true)
+	g := open(t, d, p, "a")
+	g.want(t, "")
+	p.set(-10*time.Hour, 0)
+	g.want(t, "")
+	p.set(-20*day, 0) // too far for a correction
+	g.want(t, "ahead of what it should have shown")
+}
+
+// TestStart compares with what processes saw before.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, boot   string
+		seen         time.Duration // when somebody looked last, before now
+		up           time.Duration // how long the machine has run since, if it is the same
+		synchronized bool
+		want         string
+	}{
+		{"stopped for an hour", "b", time.Hour, 0, false, ""},
+		{"stopped over a weekend", "b", 60 * time.Hour, 0, false, ""},
+		{"stopped for long", "b", 60 * day, 0, true, "60d; that is longer than clock.longest_absence"},
+		{"restarted", "a", time.Hour, time.Hour, false, ""},
+		{"restarted after a month, on a machine that ran", "a", 30 * day, 30 * day, false, ""},
+		{"clock set while stopped", "a", 10 * time.Hour, time.Minute, false, "9h59m0s ahead of what it should have shown"},
+		{"clock corrected while stopped", "a", 10 * time.Hour, time.Minute, true, ""},
+		{"clock set back while stopped", "a", -10 * time.Hour, time.Minute, false, "10h1m0s behind what it should have shown"},
+		{"clock behind", "b", -time.Hour, 0, false, "before the time at which the registry last ran"},
+		{"unknown boots are no equal boots", "", 60 * day, 60 * day, false, "60d"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, p := dbtest.New(t), &pretended{}
+			p.synchronized.Store(tt.synchronized)
+			boot := "a"
+			if tt.boot == "" {
+				boot = ""
+			}
+			g := open(t, d, p, boot)
+			exec(t, d, "INSERT INTO clock (seen_at, boot, up) VALUES (now() - make_interval(secs => $1), $2, $3)",
+				tt.seen.Seconds(), tt.boot, (g.machine.up() - tt.up).Microseconds())
+			g.want(t, tt.want)
+			if tt.want == "" {
+				return
+			}
+			open(t, d, p, boot).want(t, tt.want) // it stays for those who start later
+			confirm(t, d, tt.want)
+			g.want(t, "")
+			open(t, d, p, boot).want(t, "")
+		})
+	}
+}
+
+// TestEntriesOfTheFuture: the audit log has entries of the future, so the clock was wrong or is.
+func TestEntriesOfTheFuture(t *testing.T) {
+	t.Parallel()
+	d, p := dbtest.New(t), &pretended{}
+	g := open(t, d, p, "a")
+	exec(t, d, "INSERT INTO auditlog (time, kind) VALUES (now() - interval '90 days', 'push_repo'), (now() + interval '4 minutes', 'push_repo')")
+	g.want(t, "")
+	exec(t, d, "INSERT INTO auditlog (time, kind) VALUES (now() + interval '60 days', 'push_repo')")
+	g.want(t, "the newest entry of the audit log is of ")
+	confirm(t, d, "newest entry")
+	g.want(t, "")
+	exec(t, d, "INSERT INTO auditlog (time, kind) VALUES (now() + interval '61 days', 'push_repo')")
+	g.want(t, "the newest entry of the audit log is of ")
+}
+
+// TestGauges: the gauges show a rest, and don't keep their last values when the database is gone.
+func TestGauges(t *testing.T) {
+	t.Parallel()
+	d, p, reg := dbtest.New(t), &pretended{}, prometheus.NewRegistry()
+	g, err := New(Options{DB: d, Metrics: reg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.machine = p.machine("a")
+	look := func() {
+		g.run(t.Context()) //nolint:errcheck // the gauges tell
+	}
+	check := func(resting, least, most float64) {
+		t.Helper()
+		look()
+		if r := testutil.ToFloat64(g.gauges.resting); r != resting && !(math.IsNaN(r) && math.IsNaN(resting)) {
+			t.Errorf("resting is %v, want %v", r, resting)
+		}
+		if o := testutil.ToFloat64(g.gauges.offset); !math.IsNaN(resting) && (o < least || o > most) || math.IsNaN(resting) && !math.IsNaN(o) {
+			t.Errorf("the offset is %v, want %v to %v", o, least, most)
+		}
+	}
+	check(0, -5, 5)
+	p.set(0, time.Hour)
+	check(1, -3605, -3595)
+	p.set(0, 0)
+	check(0, -5, 5)
+	d.Close()
+	check(math.NaN(), 0, 0)
+	if err := g.Check(t.Context()); err != nil { // the last look is fresh
+		t.Log(err)
+	}
+	g.last.up -= time.Hour
+	if err := g.Check(t.Context()); err == nil || errors.Is(err, worker.ErrRest) {
+		t.Errorf("without a database the guard says %v", err)
+	}
+}
+
+// TestStorm: the clock of a machine is set again and again, somebody confirms now and then, and the
+// guards of three processes look and are asked at the same time. After a jump nobody may delete on
+// that machine before a confirmation, whoever looked when; without a jump everybody may.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	d, p, seed := dbtest.New(t), &pretended{}, uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // not a secret
+	guards := []*Guard{open(t, d, p, "a"), open(t, d, p, "a"), open(t, d, p, "a")}
+	for _, g := range guards {
+		g.want(t, "")
+	}
+	ask := func(check func(g *Guard, err error)) {
+		var wg sync.WaitGroup
+		for range 4 {
+			for _, g := range guards {
+				wg.Go(func() { check(g, g.CheckTime(t.Context(), time.Now())) })
+				wg.Go(func() { g.run(t.Context()) }) //nolint:errcheck // the checks tell
+			}
+		}
+		wg.Wait()
+	}
+	shift := time.Duration(0)
+	for range testscale.Pick(20, 200) {
+		ask(func(_ *Guard, err error) {
+			if err != nil {
+				t.Errorf("seed %d: without a jump: %v", seed, err)
+			}
+		})
+		for range 1 + r.IntN(2) {
+			shift += time.Duration(r.IntN(2)*2-1) * (10*time.Minute + time.Duration(r.Int64N(int64(90*day))))
+			p.set(shift, 0)
+			ask(func(_ *Guard, err error) {
+				if !errors.Is(err, worker.ErrRest) {
+					t.Errorf("seed %d: after a jump: %v", seed, err)
+				}
+			})
+		}
+		confirm(t, d, "should have shown")
+		for _, g := range guards {
+			g.want(t, "")
+		}
+	}
+}
