@@ -35,6 +35,9 @@ type PartitionOptions struct {
 	// from the audit log. If Read is nil, there is no such worker, and uncounted pulls
 	// keep no month from being dropped.
 	Read func(ctx context.Context) (Position, error)
+	// MayDrop returns an error while no partition may be dropped for its age (see package clock).
+	// Nil: they always may.
+	MayDrop func(ctx context.Context) error
 	// Now is the clock. Default: the database's.
 	Now func() time.Time
 	// LockTimeout bounds each wait for a table lock, since all later writers queue behind
@@ -109,7 +112,13 @@ func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error
 	}
 	problems := []error{pm.createMissing(ctx, oldest, monthOf(now), &done)}
 	if pm.opt.Retention > 0 {
-		problems = append(problems, pm.dropExpired(ctx, oldest, &done))
+		err := pm.mayDrop(ctx)
+		if err == nil {
+			err = pm.dropExpired(ctx, oldest, &done)
+		}
+		if !errors.Is(err, worker.ErrRest) {
+			problems = append(problems, err)
+		}
 	}
 	problems = append(problems, pm.deleteHeads(ctx))
 	if err := errors.Join(problems...); err != nil {
@@ -336,6 +345,14 @@ func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx
 		}
 	}
 	return fmt.Errorf("%w: %w", errBusy, err)
+}
+
+// mayDrop returns an error while no partition may be dropped for its age.
+func (pm *PartitionManager) mayDrop(ctx context.Context) error {
+	if pm.opt.MayDrop == nil {
+		return nil
+	}
+	return pm.opt.MayDrop(ctx)
 }
 
 // dropExpired drops the partitions of months before `oldest`, unless the statistics worker

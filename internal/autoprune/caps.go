@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // caps is what a run knows of the policies with a cap (maxDeleted, maxDeletedPercent). The run
@@ -204,6 +205,9 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 	err = u.p.readConfigurations(ctx, u.p.opt.Background.Pool, target, saved, u.p.opt.Turn/2, u.alive)
 	if err == nil {
 		err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) (err error) {
+			if err := u.p.mayJudge(ctx, s.Now); err != nil {
+				return err
+			}
 			r := tagReader{p: u.p, s: s, target: target, saved: saved, alive: v.alive, step: v.step, memory: u.page}
 			defer func() { u.page = r.memory }()
 			counts, err = countCapped(ctx, &r, rules)
@@ -215,7 +219,7 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 		return false, nil
 	case errors.Is(err, errGone):
 		return true, nil
-	case errors.Is(err, errLost), ctx.Err() != nil:
+	case errors.Is(err, errLost), errors.Is(err, worker.ErrRest), ctx.Err() != nil:
 		return false, err
 	case err != nil:
 		u.p.log.WarnContext(ctx, "the tags that policies with a cap would delete could not be counted",

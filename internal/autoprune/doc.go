@@ -116,6 +116,10 @@
 // later is as if it had come after the deletion. See package pullstats for the proof that no use
 // is overlooked.
 //
+// Wrong clocks. A worker claims nothing while clocks disagree or are in doubt (Options.Clock). A
+// repository's tags are judged at its snapshot's time; a snapshot whose time can't be right isn't
+// judged, and the run goes on in a later time slice. So it doesn't matter when the clock is set.
+//
 // Deleted repositories. Each transaction that deletes tags first locks the repository's row
 // against deletion, as a push does. If the row is gone, the worker goes on to the next
 // repository.

@@ -15,8 +15,11 @@ import (
 // ExpirerOptions configures the worker that deletes tags at their expiration date.
 type ExpirerOptions struct {
 	Catalog *catalog.Catalog // required
-	Log     *slog.Logger     // default slog.Default()
-	Worker  *worker.Metrics  // nil: none
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
+	// (see package clock). Nil: it always may.
+	MayDelete func(ctx context.Context) error
+	Log       *slog.Logger    // default slog.Default()
+	Worker    *worker.Metrics // nil: none
 }
 
 // NewExpirer makes the worker that deletes tags at their expiration date. The worker sleeps
@@ -29,7 +32,7 @@ func NewExpirer(o ExpirerOptions) (*worker.Loop, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
 	return worker.New(worker.Options{
-		Name: "tag_expiration", Log: o.Log, Metrics: o.Worker,
+		Name: "tag_expiration", May: o.MayDelete, Log: o.Log, Metrics: o.Worker,
 		Batch: func(ctx context.Context) (bool, error) {
 			ctx = audit.WithSource(ctx, audit.Source{Actor: audit.ActorExpiration})
 			done, err := o.Catalog.ExpireTags(ctx)

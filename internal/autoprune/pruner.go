@@ -63,6 +63,8 @@ type Options struct {
 	// call to where Used finds them. It returns an error if a process doesn't do so in time; the
 	// tags whose last use matters then stay. Nil: Used finds every use at once.
 	Settle func(ctx context.Context) error
+	// Clock tells whether tags may be deleted for their age now. Nil: they always may.
+	Clock Clock
 	// Store is where the blobs are, for the configurations of images. Nil: policies with the
 	// selectors labels or platforms select nothing.
 	Store Store
@@ -74,6 +76,14 @@ type Options struct {
 	Log      *slog.Logger          // default slog.Default()
 	Metrics  prometheus.Registerer // nil: none
 	Worker   *worker.Metrics       // nil: none
+}
+
+// Clock tells whether the clocks are fit to delete by; see package clock. Its errors that wrap
+// worker.ErrRest say why they aren't.
+type Clock interface {
+	Check(ctx context.Context) error
+	// CheckTime is Check for a time that the database has just given.
+	CheckTime(ctx context.Context, now time.Time) error
 }
 
 // Pruner stores policies and prunes by them. Its methods may be called concurrently, and
@@ -119,6 +129,22 @@ func New(o Options) (*Pruner, error) {
 		Log: o.Log, Metrics: o.Worker,
 	})
 	return p, nil
+}
+
+// mayDelete returns an error while no tag may be deleted for its age.
+func (p *Pruner) mayDelete(ctx context.Context) error {
+	if p.opt.Clock == nil {
+		return nil
+	}
+	return p.opt.Clock.Check(ctx)
+}
+
+// mayJudge is mayDelete for tags that are judged at the time `now`, which the database has just given.
+func (p *Pruner) mayJudge(ctx context.Context, now time.Time) error {
+	if p.opt.Clock == nil {
+		return nil
+	}
+	return p.opt.Clock.CheckTime(ctx, now)
 }
 
 // Run prunes until ctx ends, which also cancels the time slice that is under way. It

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // task is a namespace that this worker has claimed.
@@ -221,6 +222,7 @@ type TaskStatus struct {
 	LastRan   *time.Time `json:"last_ran" doc:"Null: there was no run yet, or a new one was asked for"`
 	Status    string     `json:"status" doc:"queued, running, success or failure, with what was done"`
 	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
+	Resting   string     `json:"resting,omitempty" doc:"Why the registry prunes nothing now: its clocks disagree" example:"the database's clock is 60d ahead of the clock of this process"`
 }
 
 // Task returns the state of a namespace's task. It returns nil if no policy applies to
@@ -249,6 +251,9 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 	}
 	if run != nil {
 		s.Run = run.String()
+	}
+	if err := p.mayDelete(ctx); errors.Is(err, worker.ErrRest) {
+		s.Resting = err.Error()
 	}
 	return &s, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // timeSlice is the work that a worker does for one namespace before it takes the next
@@ -44,6 +45,9 @@ type timeSlice struct {
 func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	p.rest = 0
 	if err := p.configure(ctx); err != nil {
+		return false, err
+	}
+	if err := p.mayDelete(ctx); err != nil {
 		return false, err
 	}
 	if err := p.housekeeping(ctx); err != nil {
@@ -108,6 +112,8 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 		return u.deleted, err
 	case errors.Is(err, errOutdated): // continue with the new policies or without one that has reached its cap, from the same repository
 		return max(u.deleted, 1), u.pause(ctx)
+	case errors.Is(err, worker.ErrRest): // a later time slice goes on with the run
+		return max(u.deleted, 1), errors.Join(err, u.pause(ctx))
 	case ctx.Err() != nil: // stopping: return the task, so that no worker has to wait for the lease to expire
 		give, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
@@ -255,6 +261,9 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	err = u.p.readConfigurations(ctx, u.p.opt.Background.Pool, target, saved, u.p.opt.Turn/2, u.alive)
 	if err == nil {
 		err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) error {
+			if err := u.p.mayJudge(ctx, s.Now); err != nil {
+				return err
+			}
 			return v.prune(ctx, s, rules)
 		})
 	}
@@ -273,7 +282,7 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	case errors.Is(err, errGone):
 		u.p.log.InfoContext(ctx, "skipped a repository that was deleted", "repository", target.Path, "run", u.task.run)
 		return true, nil
-	case errors.Is(err, errLost), errors.Is(err, errOutdated), ctx.Err() != nil:
+	case errors.Is(err, errLost), errors.Is(err, errOutdated), errors.Is(err, worker.ErrRest), ctx.Err() != nil:
 		return false, err
 	}
 	u.p.metrics.failures.Inc()

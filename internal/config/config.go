@@ -40,6 +40,7 @@ type Config struct {
 	Redis            Redis
 	Autoprune        Autoprune
 	Trash            Trash
+	Clock            Clock
 	Webhooks         Webhooks
 	Auth             Auth
 	Limits           Limits

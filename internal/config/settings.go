@@ -187,7 +187,7 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: formatDuration(events.DefaultDelay), field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, trashSettings, hookSettings, authSettings)...)
+}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, trashSettings, clockSettings, hookSettings, authSettings)...)
 
 // looseSettings are the settings of loose foreign keys.
 var looseSettings = []setting{

@@ -43,6 +43,20 @@ var trashSettings = []setting{
 	{key: "trash.keep", def: "24h", field: func(c *Config) field { return durationField{&c.Trash.Keep, 0, maxDuration} }},
 }
 
+// Clock configures when the clocks are fit to delete by.
+type Clock struct {
+	Tolerance      time.Duration // how far the clocks may differ
+	LongestAbsence time.Duration // how long the registry may have been stopped without a question
+}
+
+// clockSettings are the settings of the clocks.
+var clockSettings = []setting{
+	{key: "clock.tolerance", def: "5m", field: func(c *Config) field { return durationField{&c.Clock.Tolerance, time.Minute, 24 * time.Hour} }},
+	{key: "clock.longest_absence", def: "3d", field: func(c *Config) field {
+		return durationField{&c.Clock.LongestAbsence, time.Minute, maxDuration}
+	}},
+}
+
 // Webhook is the receiver of notices about auto-pruning's runs.
 type Webhook struct {
 	URL          Secret // a secret, since the URLs of many receivers contain tokens; "": no receiver

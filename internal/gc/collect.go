@@ -130,6 +130,9 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.opt.Collector.mayDelete(ctx); err != nil { // before uploads are deleted too
+		return err
+	}
 	sweep, err := c.prepareSweep(ctx)
 	if err != nil {
 		return err
@@ -137,6 +140,9 @@ func (c *collection) run(ctx context.Context) error {
 	// The deletion of a manifest may make its blobs due for review at once, so repeat the
 	// three steps until none of them finds anything due.
 	for did := true; did; {
+		if err := c.opt.Collector.mayDelete(ctx); err != nil {
+			return err
+		}
 		did = false
 		for _, drain := range []func(context.Context) (bool, error){
 			func(ctx context.Context) (bool, error) { return c.review(ctx, manifests) },
@@ -157,6 +163,22 @@ func (c *collection) run(ctx context.Context) error {
 		err = &StoreError{c.progress.Failed, c.failure}
 	}
 	return err
+}
+
+// rest returns why nothing may be deleted for its age, nil if it may.
+func (c *Collector) rest(ctx context.Context) error {
+	if c.opt.MayDelete == nil {
+		return nil
+	}
+	return c.opt.MayDelete(ctx)
+}
+
+// mayDelete is rest for Collect.
+func (c *Collector) mayDelete(ctx context.Context) error {
+	if err := c.rest(ctx); err != nil {
+		return fmt.Errorf("garbage collection deletes nothing now: %w", err)
+	}
+	return nil
 }
 
 // prepareSweep deletes abandoned uploads and returns the function that sweeps. If there is

@@ -130,7 +130,10 @@ type Options struct {
 	// by the manifest's id. Manifest i has the id manifests[i] and is in namespaces[i] and
 	// repositories[i]. Nil: if there are such policies, the collector deletes no manifest.
 	Untagged func(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifests []int64) (map[int64]Retention, error)
-	Log      *slog.Logger // default slog.Default()
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
+	// (see package clock). Nil: it always may.
+	MayDelete func(ctx context.Context) error
+	Log       *slog.Logger // default slog.Default()
 }
 
 // Collector runs the transactions of garbage collection; Reviewer, Sweeper and Collect decide

@@ -8,11 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // collectKeeping runs gc.Collect with `keep` as the setting gc.keep_doomed.
@@ -91,5 +94,50 @@ func TestNothingIsDoneWithAWrongStore(t *testing.T) {
 	if err := b.db.Pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM gc_doomed_objects WHERE sweeping), (SELECT count(*) FROM uploads)`).
 		Scan(&claimed, &uploads); err != nil || claimed != 0 || uploads != 1 || b.doomed() != len(keys) || len(b.stored()) != 4 {
 		t.Errorf("%d claimed, %d uploads, %d doomed, %d stored (%v)", claimed, uploads, b.doomed(), len(b.stored()), err)
+	}
+}
+
+// TestWrongClock: while clocks disagree, neither a worker nor a collection by hand deletes anything,
+// and the collection says why.
+func TestWrongClock(t *testing.T) {
+	t.Parallel()
+	b := setupStore(t)
+	keys := b.doom(2)
+	b.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ('\\x01' || sha256('old'), 3, $1)", b.object(3))
+	b.exec("UPDATE gc_blob_review_queue SET review_after = now() - interval '1 day'")
+	asked := make(chan struct{}, 100)
+	mayDelete := func(context.Context) error {
+		asked <- struct{}{}
+		return fmt.Errorf("the clock is wrong: %w", worker.ErrRest)
+	}
+	c := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, MayDelete: mayDelete, Log: slog.New(slog.DiscardHandler)})
+	o := gc.CollectOptions{Collector: c, Store: b.store, UploadAge: time.Hour, Log: slog.New(slog.DiscardHandler)}
+	if _, err := gc.Collect(t.Context(), o); !errors.Is(err, worker.ErrRest) || !strings.Contains(err.Error(), "the clock is wrong") {
+		t.Errorf("the collection ended with %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var wg sync.WaitGroup
+	reviewer, err := gc.NewReviewer(gc.ReviewerOptions{Collector: c, Kind: gc.ReviewOfBlobs, Log: o.Log})
+	sweeper, err2 := gc.NewSweeper(gc.SweeperOptions{Collector: c, Store: b.store, Log: o.Log})
+	reaper, err3 := gc.NewReaper(gc.ReaperOptions{Catalog: b.catalog, Store: b.store, MayDelete: mayDelete, Log: o.Log})
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []func(context.Context) error{reviewer.Run, sweeper.Run, reaper.Run} {
+		for len(asked) > 0 {
+			<-asked
+		}
+		wg.Go(func() { run(ctx) }) //nolint:errcheck // it returns nil
+		<-asked
+	}
+	stop()
+	wg.Wait()
+	if n := len(b.stored()); n != 3 || b.doomed() != 2 {
+		t.Errorf("%d objects are stored, %d rows are left; want 3 and 2 (%v)", n, b.doomed(), keys)
+	}
+	o.Collector = b.gc
+	if p, err := gc.Collect(t.Context(), o); err != nil || p.BlobsDeleted != 1 || p.Objects != 3 || len(b.stored()) != 0 {
+		t.Errorf("with a right clock: %+v, %v", p, err)
 	}
 }

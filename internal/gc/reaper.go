@@ -26,10 +26,13 @@ type ReaperOptions struct {
 	Batch int
 	// Reaped is called after each batch of deleted uploads. Their objects are pending
 	// deletions then, so the caller can wake the sweeper. Reaped must not block.
-	Reaped  func()
-	Log     *slog.Logger    // default slog.Default()
-	Metrics *Metrics        // nil: none
-	Worker  *worker.Metrics // nil: none
+	Reaped func()
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
+	// (see package clock). Nil: it always may.
+	MayDelete func(ctx context.Context) error
+	Log       *slog.Logger    // default slog.Default()
+	Metrics   *Metrics        // nil: none
+	Worker    *worker.Metrics // nil: none
 }
 
 // Reaper deletes abandoned uploads and records their objects as pending deletions for the
@@ -51,7 +54,7 @@ func NewReaper(o ReaperOptions) (*Reaper, error) {
 		o.Metrics = NewMetrics(nil)
 	}
 	r := &Reaper{opt: o}
-	r.loop = worker.New(worker.Options{Name: "upload-reaper", Batch: r.batch, Log: o.Log, Metrics: o.Worker})
+	r.loop = worker.New(worker.Options{Name: "upload-reaper", Batch: r.batch, May: o.MayDelete, Log: o.Log, Metrics: o.Worker})
 	return r, nil
 }
 

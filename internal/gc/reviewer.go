@@ -69,7 +69,7 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	}
 	r := &Reviewer{opt: o, size: o.Batch}
 	r.loop = worker.New(worker.Options{
-		Name: string(o.Kind) + "-reviewer", Batch: r.batch, Timeout: 3 * o.Timeout, Log: o.Log, Metrics: o.Worker,
+		Name: string(o.Kind) + "-reviewer", Batch: r.batch, May: o.Collector.opt.MayDelete, Timeout: 3 * o.Timeout, Log: o.Log, Metrics: o.Worker,
 		Next: func(ctx context.Context) (time.Duration, error) { return o.Collector.NextReview(ctx, o.Kind, o.Idle) },
 	})
 	return r, nil

@@ -2,6 +2,7 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // GCStatus describes what garbage collection still has to do, and what it did in the last hour
@@ -36,6 +38,8 @@ type GCStatus struct {
 	Uploads  UploadStatus  `json:"uploads"`
 	LastHour Reclaimed     `json:"last_hour"`
 	LastDay  Reclaimed     `json:"last_day"`
+	// Resting says why nothing is deleted now, "" if it may be.
+	Resting string `json:"resting,omitempty"`
 }
 
 // GCBacklog is the part of GCStatus that is cheap enough to be queried every few seconds.
@@ -175,6 +179,9 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	s.Manifests, s.Blobs, s.Doomed.PendingBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
 	s.Stored.Shared = shared.of(s.Stored.BlobCount)
 	s.Reclaimable = reclaimable.of(BlobCount{Blobs: s.Blobs.rows()})
+	if err := c.rest(ctx); errors.Is(err, worker.ErrRest) {
+		s.Resting = err.Error()
+	}
 	return s, nil
 }
 

@@ -76,7 +76,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	}
 	s := &Sweeper{opt: o, size: o.Batch}
 	s.loop = worker.New(worker.Options{
-		Name: "sweeper", Batch: s.batch, Timeout: o.ClaimTime, Log: o.Log, Metrics: o.Worker,
+		Name: "sweeper", Batch: s.batch, May: o.Collector.opt.MayDelete, Timeout: o.ClaimTime, Log: o.Log, Metrics: o.Worker,
 		Next: func(ctx context.Context) (time.Duration, error) {
 			if s.paused {
 				return pausedWait, nil

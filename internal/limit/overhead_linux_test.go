@@ -111,8 +111,8 @@ func TestFloodOfFrames(t *testing.T) {
 // fast as it can.
 func TestBodiesAreNoOverhead(t *testing.T) {
 	t.Parallel()
-	const rate, size = 64 << 10, 16 << 20
-	srv := overTLS(t, rate)
+	srv := overTLS(t, 512<<10)
+	const size = 48 << 20 // 96 s at that rate
 	ctx := t.Context()
 	r, err := http.NewRequestWithContext(ctx, "POST", srv.URL, io.LimitReader(zeros{}, size))
 	if err != nil {
@@ -125,8 +125,8 @@ func TestBodiesAreNoOverhead(t *testing.T) {
 	}
 	defer res.Body.Close() //nolint:errcheck // read to its end
 	n, err := io.Copy(io.Discard, res.Body)
-	if took := time.Since(begin); n != size || err != nil || res.ProtoMajor != 2 || took > size/rate/2*time.Second {
-		t.Errorf("%d bytes by %s in %s, %v: as overhead they would take %d s", n, res.Proto, took, err, size/rate)
+	if took := time.Since(begin); n != size || err != nil || res.ProtoMajor != 2 || took > time.Minute {
+		t.Errorf("%d bytes by %s in %s, %v", n, res.Proto, took, err)
 	}
 }
 

@@ -18,9 +18,12 @@ type RetentionOptions struct {
 	// history that is kept for ever needs no RetentionWorker.
 	Retention time.Duration
 	// Batch is how many rows one statement deletes. Default 1,000.
-	Batch  int
-	Logger *slog.Logger    // default slog.Default()
-	Worker *worker.Metrics // nil: none
+	Batch int
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
+	// (see package clock). Nil: it always may.
+	MayDelete func(ctx context.Context) error
+	Logger    *slog.Logger    // default slog.Default()
+	Worker    *worker.Metrics // nil: none
 }
 
 // RetentionWorker deletes the history of pulls of days that are older than the retention. It
@@ -45,7 +48,7 @@ func NewRetentionWorker(o RetentionOptions) (*RetentionWorker, error) {
 		o.Logger = slog.Default()
 	}
 	w := &RetentionWorker{opt: o}
-	w.loop = worker.New(worker.Options{Name: "retention of the history of pulls", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker})
+	w.loop = worker.New(worker.Options{Name: "retention of the history of pulls", Batch: w.round, May: o.MayDelete, Next: w.next, Log: o.Logger, Metrics: o.Worker})
 	return w, nil
 }
 

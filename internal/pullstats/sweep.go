@@ -34,8 +34,11 @@ type SweeperOptions struct {
 	// Interval is the time between the end of a sweep and the beginning of the next one.
 	// Default 24 h.
 	Interval time.Duration
-	Logger   *slog.Logger    // default slog.Default()
-	Worker   *worker.Metrics // nil: none
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
+	// (see package clock). Nil: it always may.
+	MayDelete func(ctx context.Context) error
+	Logger    *slog.Logger    // default slog.Default()
+	Worker    *worker.Metrics // nil: none
 }
 
 // Sweeper deletes the statistics of tags and manifests that no longer exist. Any number of
@@ -101,7 +104,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	// Processes that start together should not sweep at the same time.
 	w.due = time.Now().Add(rand.N(o.Interval/24 + 1))
 	w.loop = worker.New(worker.Options{
-		Name: "pull statistics sweep", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
+		Name: "pull statistics sweep", Batch: w.round, May: o.MayDelete, Next: w.next, Log: o.Logger, Metrics: o.Worker,
 	})
 	return w, nil
 }

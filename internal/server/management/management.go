@@ -37,6 +37,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/limit"
@@ -104,7 +105,9 @@ type Options struct {
 	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations on
 	// them.
 	LooseKeys *LooseKeys
-	System    System
+	// Clocks tells whether the clocks are fit to delete by. Nil: the API says that they are.
+	Clocks *clock.Guard
+	System System
 }
 
 // API is the management API. For each request, API itself finds the operation, checks the

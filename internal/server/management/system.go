@@ -88,6 +88,7 @@ func (a *API) addSystem() {
 	}, func(ctx context.Context, _ *struct{}) (*output, error) {
 		return &output{a.system(ctx)}, nil
 	})
+	a.addClock()
 	a.addLooseKeys()
 }
 

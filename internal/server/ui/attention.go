@@ -85,6 +85,13 @@ func (q *request) systemConcerns() (list []concern, err error) {
 			list = append(list, concern{"bad", part.name + " doesn't answer.", "/ui/system", "System"})
 		}
 	}
+	clocks, err := q.clock()
+	if err != nil {
+		return list, err
+	}
+	if !clocks.Deletes {
+		list = append(list, concern{"bad", "Nothing is deleted for its age: " + clip(300, clocks.Problem) + ".", "/ui/system#clock", "Clocks"})
+	}
 	if n := s.Migrations.Pending; n > 0 {
 		list = append(list, concern{"warn", plural(n, "migration of the database is", "migrations of the database are") + " pending. Run “purser migrate up”.", "/ui/system", "System"})
 	}

@@ -1,11 +1,12 @@
 package ui
 
 import (
+	"net/http"
 	"strings"
 	"time"
 )
 
-func (u *UI) addSystem() { u.add("/ui/system", showSystem, nil) }
+func (u *UI) addSystem() { u.add("/ui/system", showSystem, confirmClock) }
 
 // partHealth is the state of a service that the registry depends on.
 type partHealth struct {
@@ -59,11 +60,41 @@ func (q *request) system() (s systemState, err error) {
 	return s, err
 }
 
+// clockState says whether the clocks are fit to delete by.
+type clockState struct {
+	Deletes bool    `json:"deletes"`
+	Problem string  `json:"problem"`
+	Doubt   bool    `json:"doubt"`
+	Offset  float64 `json:"offset_seconds"`
+}
+
+func (q *request) clock() (s clockState, err error) {
+	err = q.get("/clock", nil, &s)
+	return s, err
+}
+
+// confirmClock says that the database's clock is right.
+func confirmClock(q *request) error {
+	if q.form.Get("do") != "confirm-clock" {
+		return q.showSystem(&notice{Bad: true, Text: "The form doesn't say what to do."})
+	}
+	if err := q.call(http.MethodPost, "/clock/confirm", nil, nil); err != nil {
+		return q.showSystem(&notice{Bad: true, Text: sentence(err.Error())})
+	}
+	return q.showSystem(&notice{Text: "The database's clock counts as right."})
+}
+
+func showSystem(q *request) error { return q.showSystem(nil) }
+
 // showSystem shows the version, the health and the configuration in force.
-func showSystem(q *request) error {
+func (q *request) showSystem(n *notice) error {
 	s, err := q.system()
 	if err != nil {
 		return err
+	}
+	clocks, err := q.clock()
+	if err != nil {
+		clocks.Problem = sentence(err.Error())
 	}
 	// The parameter "set" shows only settings that were given a value, and "q" those whose name or
 	// value contains a text.
@@ -79,14 +110,15 @@ func showSystem(q *request) error {
 		}
 	}
 	return q.show("system", page{
-		Title: "System", Section: "system", Lead: "The replica that answered, and what all replicas share.",
+		Title: "System", Section: "system", Notice: n, Lead: "The replica that answered, and what all replicas share.",
 		Data: struct {
 			System      systemState
+			Clock       clockState
 			Settings    []setting
 			Others, Set int
 			Given       bool
 			Query       string
-		}{s, list, len(s.Settings) - set, set, given, q.query("q")},
-		Same: []same{command("purser config show"), command("purser migrate status"), call("GET", "/system")},
+		}{s, clocks, list, len(s.Settings) - set, set, given, q.query("q")},
+		Same: []same{command("purser config show"), command("purser migrate status"), command("purser clock show"), call("GET", "/system"), call("GET", "/clock")},
 	})
 }

@@ -9,17 +9,25 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/server/distribution"
 )
 
-// NewCollector makes the garbage collector according to the settings.
-func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
+// NewCollector makes the garbage collector according to the settings. The clocks tell whether it
+// may delete.
+func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, clocks *clock.Guard, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
-		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Untagged: untagged, Log: log,
+		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Untagged: untagged, MayDelete: clocks.Check, Log: log,
 	})
+}
+
+// NewClock makes the guard of the clocks according to the settings; `o` has the other options.
+func NewClock(cfg *config.Config, o clock.Options) (*clock.Guard, error) {
+	o.Tolerance, o.LongestAbsence = cfg.Clock.Tolerance, cfg.Clock.LongestAbsence
+	return clock.New(o)
 }
 
 // untagged tells garbage collection which manifests policies of auto-pruning keep, and for how

@@ -158,7 +158,7 @@ func (s pruneState) print(w io.Writer, namespace string) error {
 	if !s.UsesDefaults {
 		defaults = "refused"
 	}
-	return fields(w, "namespace", namespace, "status", s.Task.Status, "last ran", clock(s.Task.LastRan), "run", s.Task.Run, "defaults", defaults)
+	return fields(w, "namespace", namespace, "status", s.Task.Status, "resting", s.Task.Resting, "last ran", clock(s.Task.LastRan), "run", s.Task.Run, "defaults", defaults)
 }
 
 func pruneStatusCommand(src *command.Source) *cobra.Command {
@@ -241,6 +241,9 @@ func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, 
 	defer line.Clear()
 	began := time.Now()
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
+		if s.Task.Resting != "" {
+			return fmt.Errorf("the run waits, since nothing is pruned now: %s", s.Task.Resting)
+		}
 		if worker.Sleep(ctx, pause) != nil {
 			return errors.New("interrupted: the run goes on in the registry")
 		}

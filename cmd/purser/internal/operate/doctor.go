@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 )
@@ -145,7 +146,11 @@ func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
 	d.look("the blob store", func() error { return d.examineStore(ctx, log) })
 	d.look("the background work", func() error {
 		c := catalog.New(catalog.Options{DB: d.db, CacheOff: true, Log: log})
-		return errors.Join(d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, nil)), d.examineTasks(ctx))
+		clocks, err := backend.NewClock(d.cfg, clock.Options{DB: d.db, Log: log})
+		if err != nil {
+			return err
+		}
+		return errors.Join(d.examineRest(ctx, clocks), d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, clocks, nil)), d.examineTasks(ctx))
 	})
 	keys, err := backend.OpenLooseKeys(ctx, d.cfg, d.dsn, log)
 	if err != nil {

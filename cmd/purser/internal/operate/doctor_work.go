@@ -2,12 +2,14 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
@@ -39,6 +41,21 @@ func (d *doctor) examineStore(ctx context.Context, log *slog.Logger) error {
 	case s.Sample.Found < s.Sample.Sampled:
 		d.find(levelError, "the blob store at "+place, `run "purser check"`, "of %d blobs that were drawn at random it lacks %d", s.Sample.Sampled, s.Sample.Sampled-s.Sample.Found)
 	}
+	return nil
+}
+
+// examineRest says why nothing is deleted for its age, if that is so.
+func (d *doctor) examineRest(ctx context.Context, clocks *clock.Guard) error {
+	err := clocks.Check(ctx)
+	doubt, ok := errors.AsType[*clock.Disagreement](err)
+	if !ok {
+		return err
+	}
+	way := "set the wrong clock right"
+	if doubt.Doubt {
+		way = `set the database's clock right if it is wrong; then run "purser clock confirm"`
+	}
+	d.find(levelError, "the clocks", way, "nothing is deleted for its age: %s", doubt.Text)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -45,7 +46,11 @@ func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.C
 // withCollector is like withMetadata, for commands that need the garbage collector.
 func withCollector(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return withMetadata(src, cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
-		return fn(ctx, cfg, backend.NewCollector(cfg, c, metadata, metadata, nil), metadata, log)
+		clocks, err := backend.NewClock(cfg, clock.Options{DB: metadata})
+		if err != nil {
+			return err
+		}
+		return fn(ctx, cfg, backend.NewCollector(cfg, c, metadata, metadata, clocks, nil), metadata, log)
 	})
 }
 

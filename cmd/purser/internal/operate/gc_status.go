@@ -41,6 +41,9 @@ func gcStatusCommand(src *command.Source) *cobra.Command {
 }
 
 func writeGCStatus(w io.Writer, s gc.GCStatus) error {
+	if s.Resting != "" {
+		fmt.Fprintf(w, "Nothing is deleted: %s.\n\n", s.Resting)
+	}
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(out, "QUEUE\tDUE\tWAITING\tFAILED\tOLDEST OVERDUE\tNEXT DUE")
 	for _, q := range []struct {

@@ -36,7 +36,7 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	}
 	o := autoprune.Options{
 		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy,
-		Grace: cfg.Autoprune.Grace, MostPolicies: cfg.Limits.Policies, Store: p.store, Log: p.log, Metrics: p.metrics, Worker: loops,
+		Grace: cfg.Autoprune.Grace, MostPolicies: cfg.Limits.Policies, Clock: p.clocks, Store: p.store, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
 		o.Notified = notices.Wake

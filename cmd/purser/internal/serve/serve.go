@@ -26,6 +26,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -148,7 +149,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	}
 	loops := worker.NewMetrics(reg)
 	limits.shareRates(pools.metadata, loops)
-	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
+	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits, nil}
+	if p.clocks, err = backend.NewClock(cfg, clock.Options{DB: p.db, Statistics: p.stats(), Log: log, Metrics: reg, Worker: loops}); err != nil {
+		return err
+	}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
 	}
@@ -193,6 +197,7 @@ type dependencies struct {
 	tracing bool
 	hosts   *server.Hosts // host names of the registry
 	limits  *limits
+	clocks  *clock.Guard // tells whether what is old may be deleted
 }
 
 // assemble makes the registry's HTTP handler and its background workers.
@@ -209,7 +214,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
 	})
-	garbage := backend.NewCollector(cfg, c, p.db, p.reviews, p.log)
+	garbage := backend.NewCollector(cfg, c, p.db, p.reviews, p.clocks, p.log)
 	err := backend.Patiently(ctx, cfg, p.log, func() error { return garbage.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
 	if err != nil {
 		return nil, nil, err
@@ -249,7 +254,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	handler, err := p.mount(cfg, front, access, management.Options{
 		Catalog: c, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
-		GC:        gc.CollectOptions{Collector: garbage},
+		GC:        gc.CollectOptions{Collector: garbage}, Clocks: p.clocks,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -260,7 +265,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	}
 	if p.pulls.sync != nil {
 		sweeper, err := pullstats.NewSweeper(pullstats.SweeperOptions{
-			Stats: p.stats(), Tags: c.PresentTags, Manifests: c.PresentManifests, Logger: p.log, Worker: p.loops,
+			Stats: p.stats(), Tags: c.PresentTags, Manifests: c.PresentManifests, MayDelete: p.clocks.Check, Logger: p.log, Worker: p.loops,
 		})
 		if err != nil {
 			return nil, nil, err
@@ -273,7 +278,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	workers = append(workers, quotaWorker(c, notices, p, p.loops), purger(c, p, p.loops))
+	workers = append(workers, quotaWorker(c, notices, p, p.loops), purger(c, p, p.loops), p.clocks.Run)
 	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 
@@ -371,12 +376,12 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 		return nil, err
 	}
 	reaper, err := gc.NewReaper(gc.ReaperOptions{
-		Catalog: c, Store: p.store, Age: backend.UploadAge(cfg), Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
+		Catalog: c, Store: p.store, Age: backend.UploadAge(cfg), Reaped: sweeper.Wake, MayDelete: p.clocks.Check, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
 		return nil, err
 	}
-	expirer, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: c, Log: p.log, Worker: loops})
+	expirer, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: c, MayDelete: p.clocks.Check, Log: p.log, Worker: loops})
 	if err != nil {
 		return nil, err
 	}

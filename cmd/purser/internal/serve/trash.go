@@ -16,6 +16,6 @@ const purgeLook = time.Minute
 // was changed. Any number of processes may run it.
 func purger(c *catalog.Catalog, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
-		Name: "trash", Log: p.log, Metrics: loops, Idle: purgeLook, Batch: c.PurgeExpired,
+		Name: "trash", Log: p.log, Metrics: loops, Idle: purgeLook, May: p.clocks.Check, Batch: c.PurgeExpired,
 	}).Run
 }

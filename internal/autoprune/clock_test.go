@@ -1,0 +1,83 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// doubted is a clock of which a test says when it is in doubt.
+type doubted struct {
+	check error
+	at    int // the number of the time that is in doubt; 0: none
+	times []time.Time
+}
+
+func (d *doubted) Check(context.Context) error { return d.check }
+
+func (d *doubted) CheckTime(_ context.Context, now time.Time) error {
+	if d.times = append(d.times, now); len(d.times) == d.at {
+		return fmt.Errorf("set meanwhile: %w", worker.ErrRest)
+	}
+	return nil
+}
+
+// TestWrongClock: while clocks disagree no tag is deleted and no run begins. If the clock is set
+// during a run, the run deletes nothing of what it would judge by it, and goes on when it may.
+func TestWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]string{
+		"by age":  `{"method": "creation_date", "olderThan": "1d"}`,
+		"by cap":  `{"method": "creation_date", "olderThan": "1d", "maxDeleted": 100}`,
+		"by rank": `{"method": "number_of_tags", "numTags": 1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := &doubted{check: worker.ErrRest}
+			r := setup(t, func(o *autoprune.Options) { o.Clock = c })
+			one, two := r.repository("app/one"), r.repository("app/two")
+			for i := range 3 {
+				r.tag(one, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(10+i)*day)
+				r.tag(two, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(10+i)*day)
+			}
+			r.policy(autoprune.Target{Namespace: "app"}, policy)
+			works := func(want error) {
+				t.Helper()
+				if _, err := r.pruner.Work(t.Context()); !errors.Is(err, want) {
+					t.Errorf("it worked with %v, want %v", err, want)
+				}
+			}
+			works(worker.ErrRest)
+			if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 0 || len(c.times) != 0 {
+				t.Errorf("%d runs began", n)
+			}
+			c.check, c.at = nil, 2 // in the second repository, or between the count and the deletion
+			works(worker.ErrRest)
+			if n := len(r.tags(two)); n != 3 {
+				t.Errorf("%d tags are left in the repository that was judged by a wrong clock", n)
+			}
+			if state := value[string](r, "SELECT state FROM autopruneruns"); state != "running" {
+				t.Errorf("the run is in the state %s", state)
+			}
+			works(nil)
+			left := map[bool]int{true: 1, false: 0}[name == "by rank"]
+			if a, b := len(r.tags(one)), len(r.tags(two)); a != left || b != left {
+				t.Errorf("%d and %d tags are left, want %d", a, b, left)
+			}
+			if n := value[int](r, "SELECT count(*) FROM autopruneruns WHERE state = 'success' AND deleted = $1", 6-2*left); n != 1 {
+				t.Errorf("%d runs have deleted %d tags, want one", n, 6-2*left)
+			}
+			now := value[time.Time](r, "SELECT now()")
+			for _, at := range c.times {
+				if d := now.Sub(at); d < 0 || d > time.Hour {
+					t.Errorf("a time %v ago was shown to the clock", d)
+				}
+			}
+		})
+	}
+}
