@@ -82,10 +82,11 @@ const (
 	DeleteBlob        Kind = "delete_blob"
 	RunAutoprune      Kind = "run_autoprune" // a client asked for a run
 	UndoAutoprune     Kind = "undo_autoprune"
-	AnnounceAutoprune Kind = "announce_autoprune" // a run announced a policy in its grace period
-	AskAutoprune      Kind = "ask_autoprune"      // a policy would delete more than its cap
-	ApproveAutoprune  Kind = "approve_autoprune"  // somebody lets it
-	ObserveAutoprune  Kind = "observe_autoprune"  // a run found other tags that would be deleted
+	ChangeExemptions  Kind = "change_autoprune_exemptions" // somebody let policies select restored tags again
+	AnnounceAutoprune Kind = "announce_autoprune"          // a run announced a policy in its grace period
+	AskAutoprune      Kind = "ask_autoprune"               // a policy would delete more than its cap
+	ApproveAutoprune  Kind = "approve_autoprune"           // somebody lets it
+	ObserveAutoprune  Kind = "observe_autoprune"           // a run found other tags that would be deleted
 	ChangeProtection  Kind = "change_tag_protection"
 	ChangeDefault     Kind = "change_default_autoprune_policy"
 	RunGC             Kind = "run_gc"
@@ -137,7 +138,7 @@ var kinds = []Kind{
 	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
-	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunImport, FinishImport, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys, EndLogIns,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,

@@ -236,6 +236,7 @@ type prunedDetail struct {
 	prunedReason
 	Created time.Time  `json:"created_at"`
 	Updated *time.Time `json:"updated_at"`
+	Expires *time.Time `json:"expires_at"`
 }
 
 // batch converts the tags in `list` to a tagBatch for DeleteTags, with the details for

@@ -24,10 +24,11 @@ var errBusy = errors.New("other transactions have locked the repository")
 // deletionTx is a transaction that deletes tags.
 type deletionTx struct{ pgx.Tx }
 
-// beginDeletion begins a transaction without hash joins and merge joins. DeleteTags joins a
+// beginDeletion begins a transaction of which the trigger on tags knows that it prunes (see
+// gc_track_deleted_tags), without hash joins and merge joins. DeleteTags joins a
 // few rows by their physical places (ctid). With statistics from a time when the table was
 // small, PostgreSQL would otherwise expect that reading the whole table is cheaper.
-const beginDeletion = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
+const beginDeletion = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL purser.pruning = on`
 
 // deletion calls fn once, in a READ COMMITTED transaction on the pool for pruning, whose
 // lock timeout is short. It returns errBusy if the transaction waited too long for a lock,
@@ -86,8 +87,8 @@ type tagBatch struct {
 type batchReason struct {
 	Policy uuid.UUID // zero: the log names no policy
 	// Detail is a JSON object. DeleteTags stores it as the detail of the tag's audit entry,
-	// and adds the tag's created_at, and its updated_at if the tag was ever moved or pushed
-	// again.
+	// and adds the tag's created_at, its updated_at if the tag was ever moved or pushed again,
+	// and its expires_at if it had an expiration date.
 	Detail string
 }
 
@@ -132,15 +133,13 @@ func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int6
 			DELETE FROM tags t USING locked l
 			WHERE t.top_level_namespace_id = @namespace AND t.ctid = l.ctid AND t.tableoid = l.tableoid
 				AND (t.id, t.manifest_id, COALESCE(t.updated_at, t.created_at)) IS NOT DISTINCT FROM (l.id, l.manifest_id, l.pushed)
-			RETURNING t.name, t.manifest_id, t.created_at, t.updated_at, l.why
+			RETURNING t.name, t.manifest_id, t.created_at, t.updated_at, t.expires_at, l.why
 		), logged AS (
 			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest,
 				policy, run, detail)
 			SELECT 'autoprune_tag_delete', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
 				g.name, m.digest, (@policies::uuid[])[g.why + 1], @run::uuid,
-				(@details::jsonb[])[g.why + 1] || CASE WHEN g.updated_at IS NULL
-					THEN jsonb_build_object('created_at', g.created_at)
-					ELSE jsonb_build_object('created_at', g.created_at, 'updated_at', g.updated_at) END
+				(@details::jsonb[])[g.why + 1] || jsonb_strip_nulls(jsonb_build_object('created_at', g.created_at, 'updated_at', g.updated_at, 'expires_at', g.expires_at))
 			FROM gone g CROSS JOIN LATERAL (
 				SELECT digest FROM manifests
 				WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id BETWEEN g.manifest_id AND g.manifest_id

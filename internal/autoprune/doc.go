@@ -160,8 +160,8 @@
 //
 // Undo restores tags whose names aren't in use, with their old creation and update times,
 // and in the same transaction exempts them from the policies that deleted them. An
-// exemption names the tag's new row, the time of its push and the policy's version, so it
-// ends when the tag is pushed or the policy is saved. Only a run that has ended can be
+// exemption names the tag's new row and the policy's version. It ends when the row is deleted, when
+// somebody ends it, and when the policy gets a rule that is newer than this version. Only a run that has ended can be
 // undone, so no run deletes while it is being undone.
 //
 // Lock order. A transaction locks the task before settings, tags, review queues, the run and

@@ -62,12 +62,12 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 			DELETE FROM autopruneruns WHERE id IN (
 				SELECT id FROM autopruneruns WHERE started_at < now() - $1::interval AND COALESCE(ended_at, started_at) < now() - $1::interval
 					AND state <> 'running' ORDER BY started_at LIMIT 10000)`, []any{p.opt.KeepRuns}},
-		{"deleting exemptions from policies that were saved since", `
+		{"deleting exemptions from policies whose rules were changed since", `
 			DELETE FROM autopruneexemptions e WHERE (repository_id, tag_id, policy) IN (
 				SELECT repository_id, tag_id, policy FROM autopruneexemptions x
-				WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
-					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
-					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
+				WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
+					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
+					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
 				LIMIT 10000)`, nil},
 		{"deleting announcements of policies and namespaces that were deleted", `
 			DELETE FROM autopruneannouncements WHERE (policy, namespace_id) IN (

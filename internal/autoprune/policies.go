@@ -22,6 +22,7 @@ type Saved struct {
 	ID      string
 	Policy  Policy
 	Version int64 // counts how often it was saved
+	rule    int64 // the version since which it selects what it selects
 	Created time.Time
 	Updated time.Time
 	// ActiveFrom is when the policy's grace period ends; nil: it has none.
@@ -62,7 +63,7 @@ var policyTables = map[Scope]policyTable{
 // list returns a SELECT of the owner's policies, oldest first, with the columns that
 // scanPolicy reads. Its only parameter is the owner's id.
 func (s policyTable) list() string {
-	return "SELECT uuid, policy, version, created_at, updated_at, active_from, " + s.setting + " FROM " + s.table +
+	return "SELECT uuid, policy, version, rule_version, created_at, updated_at, active_from, " + s.setting + " FROM " + s.table +
 		" WHERE " + s.owned + " ORDER BY created_at, uuid"
 }
 
@@ -129,7 +130,7 @@ func listPolicies(ctx context.Context, q db.Querier, scope Scope, o owner) ([]Sa
 
 func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	var text string
-	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated, &s.ActiveFrom, &s.Setting); err != nil {
+	if err = row.Scan(&s.ID, &text, &s.Version, &s.rule, &s.Created, &s.Updated, &s.ActiveFrom, &s.Setting); err != nil {
 		return s, err
 	}
 	s.read(text)
@@ -305,8 +306,8 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	return string(text), err
 }
 
-// Update replaces a policy. It ends all exemptions from the policy, even if the new
-// policy equals the old one. It returns the errors of Create, NAME_UNKNOWN if the policy
+// Update replaces a policy. It ends all exemptions from the policy if the new one has another
+// rule (see Policy.sameRule). It returns the errors of Create, NAME_UNKNOWN if the policy
 // doesn't exist, and UNSUPPORTED with status 409 if the policy comes from the
 // configuration.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
@@ -330,15 +331,17 @@ func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy 
 		if err != nil {
 			return err
 		}
-		old, err := unchanged(ctx, tx, t, o, id, policy)
+		stored, err := savedPolicy(ctx, tx, t, o, id)
 		if err != nil {
 			return err
 		}
+		same := stored != nil && stored.Policy.Equal(policy)
 		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now(), "+
-			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END WHERE "+
-			s.owned+" AND uuid = $2", o.id(), id, text, old != nil, p.grace(policy))
-		if err == nil && old != nil {
-			err = keepAnnounced(ctx, tx, id, old.Version)
+			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END, "+
+			"rule_version = CASE WHEN $6 THEN rule_version ELSE version + 1 END WHERE "+
+			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(policy), stored != nil && stored.Policy.sameRule(policy))
+		if err == nil && same {
+			err = keepAnnounced(ctx, tx, id, stored.Version)
 		}
 		if err != nil {
 			return err
@@ -366,11 +369,11 @@ func refuseVersion(ctx context.Context, tx pgx.Tx, t Target, o owner, id string,
 	return err
 }
 
-// unchanged returns the stored policy if it equals the given one, and otherwise nil.
-func unchanged(ctx context.Context, tx pgx.Tx, t Target, o owner, id string, policy Policy) (*Saved, error) {
+// savedPolicy returns the policy that is stored, nil if there is none or it can't be read.
+func savedPolicy(ctx context.Context, tx pgx.Tx, t Target, o owner, id string) (*Saved, error) {
 	list, err := listPolicies(ctx, tx, t.Scope(), o)
 	for _, s := range list {
-		if s.ID == id && s.Problem == "" && s.Policy.Equal(policy) {
+		if s.ID == id && s.Problem == "" {
 			return &s, nil
 		}
 	}

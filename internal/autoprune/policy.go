@@ -99,6 +99,13 @@ func (p Policy) Equal(other Policy) bool {
 		slices.EqualFunc(p.keep, other.keep, keepRule.equal)
 }
 
+// sameRule returns whether both policies select the same tags, whatever keeps some of them or makes
+// the policy wait: the method, its value, the pattern, the removal of orphans and the selectors.
+func (p Policy) sameRule(other Policy) bool {
+	p.guard, other.guard, p.keep, other.keep = safeguards{}, safeguards{}, nil, nil
+	return p.Equal(other)
+}
+
 // String describes the policy for people, such as
 // creation_date olderThan 2w, tags that match "pr-.*".
 func (p Policy) String() string {

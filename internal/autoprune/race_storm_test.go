@@ -441,9 +441,9 @@ func (s *storm) verifyRest() {
 	rows, err := s.db.Pool.Query(s.t.Context(), `
 		SELECT r.id, r.path, t.name, COALESCE(t.updated_at, t.created_at) AS pushed, ARRAY(
 			SELECT e.policy FROM autopruneexemptions e
-			JOIN (SELECT uuid, version FROM namespaceautoprunepolicy UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy
-				UNION ALL SELECT uuid, version FROM defaultautoprunepolicy) p ON p.uuid = e.policy AND p.version = e.version
-			WHERE e.repository_id = r.id AND e.tag_id = t.id AND e.pushed_at = COALESCE(t.updated_at, t.created_at))
+			JOIN (SELECT uuid, rule_version FROM namespaceautoprunepolicy UNION ALL SELECT uuid, rule_version FROM repositoryautoprunepolicy
+				UNION ALL SELECT uuid, rule_version FROM defaultautoprunepolicy) p ON p.uuid = e.policy AND p.rule_version <= e.version
+			WHERE e.repository_id = r.id AND e.tag_id = t.id)
 		FROM tags t JOIN live_repositories r ON r.id = t.repository_id ORDER BY r.id, pushed DESC, t.name`)
 	s.must(err)
 	tags, err := pgx.CollectRows(rows, pgx.RowToStructByPos[rest])

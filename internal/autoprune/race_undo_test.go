@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,10 +34,10 @@ func undone(t *testing.T) (m *middle, run string) {
 	return m, runs[0].ID
 }
 
-// TestExemptionIsOfTheTagAsItWas: an undo has exempted tags from a policy. A tag's
-// exemption must end when the tag is moved, pushed or replaced, and when the policy is
-// saved. It must not apply to other policies.
-func TestExemptionIsOfTheTagAsItWas(t *testing.T) {
+// TestExemptionEnds: an undo has exempted tags from a policy. A tag's exemption must end when the
+// tag is deleted, when somebody ends it, and when the policy gets another rule; not when the tag is
+// pushed or the policy is saved with the same rule. It must not apply to other policies.
+func TestExemptionEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		do   func(m *middle) error
@@ -47,9 +48,38 @@ func TestExemptionIsOfTheTagAsItWas(t *testing.T) {
 		"it was pushed again": {func(m *middle) error {
 			m.exec("UPDATE tags SET updated_at = created_at - interval '1h' WHERE name = 'v1'")
 			return nil
-		}, []string{"v2", "v3"}},
-		"the policy was saved": {func(m *middle) error {
+		}, []string{"v1", "v2", "v3"}},
+		"the policy was saved unchanged": {func(m *middle) error {
 			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, unused))
+		}, []string{"v1", "v2", "v3"}},
+		"its safeguards and keep rules changed, again and again": {func(m *middle) error {
+			for _, more := range []string{`, "maxDeleted": 100`, `, "mode": "observe"`, `, "neverBelow": 1`, `, "keep": [{"newest": 1}]`, ``} {
+				text := strings.TrimSuffix(strings.TrimSpace(unused), "}") + more + "}"
+				if err := m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, text)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, []string{"v1", "v2", "v3"}},
+		"its rule changed": {func(m *middle) error {
+			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, `{"method": "creation_date", "olderThan": "1h"}`))
+		}, nil},
+		"its rule changed and came back": {func(m *middle) error {
+			if err := m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, `{"method": "number_of_tags", "numTags": 100}`)); err != nil {
+				return err
+			}
+			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, unused))
+		}, nil},
+		"somebody ended one": {func(m *middle) error {
+			_, err := m.pruner.EndExemptions(m.t.Context(), m.a.Path, "v2")
+			return err
+		}, []string{"v1", "v3"}},
+		"somebody ended all": {func(m *middle) error {
+			n, err := m.pruner.EndExemptions(m.t.Context(), m.a.Path, "")
+			if err == nil && n != 3 {
+				m.t.Errorf("%d exemptions ended, want 3", n)
+			}
+			return err
 		}, nil},
 		"another policy came": {func(m *middle) error {
 			_, err := m.pruner.Create(m.t.Context(), m.scope, parsed(m.t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v[23]"}`))

@@ -147,6 +147,7 @@ const maxListedPolicies = 1000
 // failed.
 type RunDetails struct {
 	RunSummary
+	NamespaceNow string `json:"-"` // the namespace's name by now; empty: it is in the trash or gone
 	// PerRepository has up to 1,000 repositories in which the run deleted tags or failed,
 	// ordered by the number of deleted tags, largest first.
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
@@ -186,7 +187,9 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	if err != nil {
 		return d, fmt.Errorf("looking for a run of auto-pruning: %w", err)
 	}
-	err = p.db.Pool.QueryRow(ctx, "SELECT COALESCE(observed, '[]'), COALESCE(asks, '[]') FROM autopruneruns WHERE id = $1", key).Scan(&d.Observed, &d.Asks)
+	err = p.db.Pool.QueryRow(ctx, `
+		SELECT COALESCE(observed, '[]'), COALESCE(asks, '[]'), COALESCE((SELECT name FROM live_namespaces WHERE id = namespace_id), '')
+		FROM autopruneruns WHERE id = $1`, key).Scan(&d.Observed, &d.Asks, &d.NamespaceNow)
 	if err != nil {
 		return d, fmt.Errorf("looking for what a run of auto-pruning would have deleted: %w", err)
 	}

@@ -85,7 +85,8 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 		_, err = tx.Exec(ctx, `
 			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting, active_from) VALUES ($1, $2, true, now() + $3::interval)
 			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now(),
-				active_from = EXCLUDED.active_from`, id, text, p.grace(*policy))
+				active_from = EXCLUDED.active_from, rule_version = CASE WHEN $4 THEN p.rule_version ELSE p.version + 1 END`,
+			id, text, p.grace(*policy), old != nil && old.Problem == "" && old.Policy.sameRule(*policy))
 		if err != nil {
 			return err
 		}

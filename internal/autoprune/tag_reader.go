@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -167,9 +166,8 @@ func (r *tagReader) fillImages(ctx context.Context, page []candidate) error {
 	return nil
 }
 
-// fillExemptions sets Tag.Exempt from the exemptions that undos have stored. An exemption
-// is valid as long as the tag hasn't been pushed since its restoration and the policy has
-// the same version.
+// fillExemptions sets Tag.Exempt from the exemptions that undos have stored. An exemption is valid
+// as long as the policy has the same rule.
 func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error {
 	if r.exemptions == nil {
 		r.exemptions = new(bool)
@@ -187,18 +185,17 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 		places[page[i].ID], ids[i] = i, page[i].ID
 	}
 	rows, err := r.s.Query(ctx, `
-		SELECT tag_id, pushed_at, policy, version FROM autopruneexemptions WHERE repository_id = $1 AND tag_id = ANY ($2)`,
+		SELECT tag_id, policy, version FROM autopruneexemptions WHERE repository_id = $1 AND tag_id = ANY ($2)`,
 		r.target.ID, ids)
 	if err != nil {
 		return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
 	}
 	var id, version int64
-	var pushed time.Time
 	var policy string
-	_, err = pgx.ForEachRow(rows, []any{&id, &pushed, &policy, &version}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &policy, &version}, func() error {
 		t := &page[places[id]]
 		for place, s := range r.saved {
-			if s.ID == policy && s.Version == version && pushed.Equal(t.Pushed) {
+			if s.ID == policy && s.rule <= version {
 				t.tag.Exempt = t.tag.Exempt.with(place)
 			}
 		}

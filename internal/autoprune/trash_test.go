@@ -58,7 +58,7 @@ func TestTrashIsNotPruned(t *testing.T) {
 }
 
 // TestUndoAfterRestoring: a run can be undone in a repository that came back from the trash, also
-// under another name. If its namespace has another name, the run belongs to none of its clients.
+// under another name, and if its namespace has another name: the run is that namespace's.
 func TestUndoAfterRestoring(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -85,7 +85,7 @@ func TestUndoAfterRestoring(t *testing.T) {
 	r.must(err)
 	_, err = c.RestoreTrashed(t.Context(), id, "zoo2")
 	r.must(err)
-	for namespace, want := range map[string]int64{"acme": 2, "zoo": 0} {
+	for namespace, want := range map[string]int64{"acme": 2, "zoo": 1} {
 		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 10)
 		r.must(err)
 		restored := int64(0)
@@ -98,7 +98,7 @@ func TestUndoAfterRestoring(t *testing.T) {
 			t.Errorf("%d runs of %s, %d tags restored, want %d", len(runs), namespace, restored, want)
 		}
 	}
-	for i, want := range []int{2, 2, 1} {
+	for i, want := range []int{2, 2, 2} {
 		if got := r.tags(repositories[i]); len(got) != want {
 			t.Errorf("tags of %s: %v", repositories[i].Path, got)
 		}

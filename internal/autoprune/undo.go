@@ -40,8 +40,9 @@ const (
 
 // Undo restores the tags that a run deleted, with their old creation and update times,
 // if the manifest still exists and no tag of the same name has been created since. The
-// restored tags are exempt from the policies that deleted them, until such a policy is
-// saved again or the tag is pushed again. Undo works in pages of 1,000 tags. After about
+// restored tags are exempt from the policies that deleted them, until somebody ends that
+// (EndExemptions), the tag is deleted, or the policy gets another rule. A tag's expiration date is
+// restored too unless it is over. Undo works in pages of 1,000 tags. After about
 // the duration `within` it stops, and returns a cursor with which to continue. It
 // returns the error NAME_UNKNOWN with status 404 if the run doesn't exist, and
 // UNSUPPORTED with status 409 while the run isn't over.
@@ -70,7 +71,7 @@ func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Durati
 		if err != nil {
 			return out, err
 		}
-		if err := p.undoPage(ctx, run, entries, &out); err != nil {
+		if err := p.undoPage(ctx, run, r.NamespaceID, entries, &out); err != nil {
 			return out, err
 		}
 		cursor = next
@@ -81,7 +82,7 @@ func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Durati
 }
 
 // undoPage restores the tags of some audit entries, repository by repository.
-func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
+func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, namespace int64, entries []audit.Entry, out *Undone) error {
 	byRepository := make(map[int64][]audit.Entry)
 	var order []int64
 	for _, e := range entries {
@@ -92,21 +93,21 @@ func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.En
 	}
 	slices.Sort(order)
 	for _, id := range order {
-		if err := p.undoRepository(ctx, run, byRepository[id], out); err != nil {
+		if err := p.undoRepository(ctx, run, namespace, byRepository[id], out); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
-	// The repository may have got another name since, and a newer repository its old name. If
-	// its namespace has got another name, the client has shown no right in it.
+func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, namespace int64, entries []audit.Entry, out *Undone) error {
+	// The repository may have got another name since, and a newer repository its old name. It may be
+	// in another namespace by now, in which the client has shown no right.
 	target, err := p.catalog.RepositoryByID(ctx, entries[0].RepositoryID)
 	if oci.CodeOf(err) == oci.NameUnknown {
 		return p.undoDeleted(ctx, entries, out)
 	}
-	if err == nil && namespaceOf(target.Path) != namespaceOf(entries[0].Repository) {
+	if err == nil && target.NamespaceID != namespace {
 		out.lose(entries)
 		return nil
 	}
@@ -198,6 +199,9 @@ func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]pr
 		if d.Updated != nil {
 			t.Updated = *d.Updated
 		}
+		if d.Expires != nil {
+			t.Expires = *d.Expires
+		}
 		tags = append(tags, t)
 	}
 	return tags, details, nil
@@ -214,7 +218,6 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 		digests[t.Name] = t.Digest
 	}
 	var ids []int64
-	var pushed []time.Time
 	var policies []string
 	var entries []audit.Entry
 	for _, d := range done {
@@ -222,7 +225,7 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 			continue
 		}
 		for _, policy := range details[d.Name].Policies {
-			ids, pushed, policies = append(ids, d.ID), append(pushed, d.Pushed), append(policies, policy)
+			ids, policies = append(ids, d.ID), append(policies, policy)
 		}
 		entries = append(entries, audit.Entry{
 			Kind: audit.RevertTag, Repository: target.Path, RepositoryID: target.ID, Tag: d.Name, Digest: digests[d.Name], Run: run,
@@ -234,13 +237,13 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 	// An exemption names the current version of the policy, so it also applies if the
 	// policy was saved between the run and the undo.
 	_, err := tx.Exec(ctx, `
-		INSERT INTO autopruneexemptions (repository_id, tag_id, pushed_at, policy, version)
-		SELECT $1, w.id, w.pushed, w.policy, p.version
-		FROM unnest($2::bigint[], $3::timestamptz[], $4::text[]) AS w (id, pushed, policy)
-		JOIN (SELECT uuid, version FROM namespaceautoprunepolicy WHERE uuid = ANY ($4)
-			UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy WHERE uuid = ANY ($4)
-			UNION ALL SELECT uuid, version FROM defaultautoprunepolicy WHERE uuid = ANY ($4)) p ON p.uuid = w.policy
-		ON CONFLICT DO NOTHING`, target.ID, ids, pushed, policies)
+		INSERT INTO autopruneexemptions (repository_id, tag_id, policy, version)
+		SELECT $1, w.id, w.policy, p.version
+		FROM unnest($2::bigint[], $3::text[]) AS w (id, policy)
+		JOIN (SELECT uuid, version FROM namespaceautoprunepolicy WHERE uuid = ANY ($3)
+			UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy WHERE uuid = ANY ($3)
+			UNION ALL SELECT uuid, version FROM defaultautoprunepolicy WHERE uuid = ANY ($3)) p ON p.uuid = w.policy
+		ON CONFLICT DO NOTHING`, target.ID, ids, policies)
 	if err != nil {
 		return fmt.Errorf("exempting restored tags: %w", err)
 	}

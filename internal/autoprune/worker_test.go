@@ -58,7 +58,7 @@ func TestRunPrunesByNumberAndAge(t *testing.T) {
 		AND tag IS NOT NULL AND digest IS NOT NULL AND repository_id IS NOT NULL AND policy IS NOT NULL AND namespace = 'app'`, runs[0].ID); n != 6 {
 		t.Errorf("%d entries in the audit log, want 6", n)
 	}
-	if n := value[int](r, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_delete'"); n != 6 {
+	if n := value[int](r, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_prune'"); n != 6 {
 		t.Errorf("%d manifests queued for review, want 6", n)
 	}
 }
@@ -258,7 +258,7 @@ func TestAttachedTagsGoWithTheirImage(t *testing.T) {
 
 // TestUndo: an undo must restore the tags of a run with their old times, and leave alone
 // tags that were created since. The next run must keep the restored tags; once the policy
-// is saved again, a run must delete them.
+// has another rule, a run must delete them.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -271,6 +271,7 @@ func TestUndo(t *testing.T) {
 	id := r.policy(target, `{"method": "creation_date", "olderThan": "5d"}`)
 	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 3}`)
 	r.exec("UPDATE tags SET updated_at = created_at + interval '1 hour' WHERE repository_id = $1 AND name = 'v4'", a.ID) // moved once
+	r.exec("UPDATE tags SET expires_at = now() + CASE name WHEN 'v1' THEN interval '9 days' ELSE interval '-1 second' END WHERE name IN ('v1', 'v4')")
 	before := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 ORDER BY name", a.ID)
 	r.run()
 	if got := r.tags(a); !slices.Equal(got, []string{"v0"}) {
@@ -298,6 +299,12 @@ func TestUndo(t *testing.T) {
 	if want := []string{"never", "01:00:00"}; !slices.Equal(moved, want) {
 		t.Errorf("the tags were moved so long after they were made: %v, want %v", moved, want)
 	}
+	if got := value[string](r, "SELECT string_agg(name, ' ') FROM tags WHERE expires_at > now() + interval '8 days'"); got != "v1" {
+		t.Errorf("the tags that have an expiration date again are %s, want v1", got)
+	}
+	if n := value[int](r, "SELECT count(*) FROM tags WHERE expires_at IS NOT NULL"); n != 1 {
+		t.Errorf("%d tags have an expiration date, want one: a date that is over would delete its tag again", n)
+	}
 	if value[[]byte](r, "SELECT m.digest FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE t.name = 'v2' AND t.repository_id = $1", a.ID)[1] != digestOf("new").Bytes()[1] {
 		t.Error("the tag that was made since was overwritten")
 	}
@@ -312,15 +319,22 @@ func TestUndo(t *testing.T) {
 	}
 	r.exec("UPDATE tags SET updated_at = now() - interval '40 days' WHERE repository_id = $1 AND name = 'v4'", a.ID) // pushed again
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2"}) {
-		t.Errorf("a tag that was pushed again is exempt: %v", got)
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+		t.Errorf("a tag that was pushed again isn't exempt any more: %v", got)
 	}
 	p, err := r.pruner.Get(t.Context(), target, id)
 	r.must(err)
 	r.must(r.pruner.Update(t.Context(), target, id, p.Policy))
 	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+		t.Errorf("after the policy was saved unchanged: %v", got)
+	}
+	other, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "6d"}`))
+	r.must(err)
+	r.must(r.pruner.Update(t.Context(), target, id, other))
+	r.run()
 	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v2"}) {
-		t.Errorf("after the policy was saved again: %v", got)
+		t.Errorf("after the policy got another rule: %v", got)
 	}
 	if n := value[int64](r, "SELECT restored FROM autopruneruns WHERE id = $1", runs[0].ID); n != 2 {
 		t.Errorf("the run has %d restored, want 2", n)

@@ -131,7 +131,7 @@ func (g GC) Delay(event string) time.Duration {
 	if d, ok := g.ReviewAfterEvents[event]; ok {
 		return d
 	}
-	return g.ReviewAfter
+	return events.DelayUnset(event, g.ReviewAfter)
 }
 
 // Delays returns the review delay of each event after which garbage collection reviews

@@ -211,8 +211,12 @@ var looseSettings = []setting{
 func eventSettings() []setting {
 	var list []setting
 	for _, event := range events.WithDelay() {
+		derived := "gc.review_after"
+		if d := events.DelayUnset(event, events.DefaultDelay); d != events.DefaultDelay {
+			derived = formatDuration(d) + ", or gc.review_after where that isn't 24h"
+		}
 		list = append(list, setting{
-			key: "gc.review_after_events." + event, derived: "gc.review_after", unset: true,
+			key: "gc.review_after_events." + event, derived: derived, unset: true,
 			field: func(c *Config) field { return eventField{c, event} },
 		})
 	}

@@ -712,6 +712,7 @@ CREATE TABLE namespaceautoprunepolicy (
     namespace_id bigint NOT NULL REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
     policy       text NOT NULL,
     version      bigint NOT NULL DEFAULT 1,
+    rule_version bigint NOT NULL DEFAULT 1,
     active_from  timestamptz,
     created_at   timestamptz NOT NULL DEFAULT now(),
     updated_at   timestamptz NOT NULL DEFAULT now()
@@ -726,6 +727,7 @@ CREATE TABLE repositoryautoprunepolicy (
     repository_id bigint NOT NULL REFERENCES repositories (id) ON DELETE CASCADE,
     policy        text NOT NULL,
     version       bigint NOT NULL DEFAULT 1,
+    rule_version bigint NOT NULL DEFAULT 1,
     active_from   timestamptz,
     created_at    timestamptz NOT NULL DEFAULT now(),
     updated_at    timestamptz NOT NULL DEFAULT now()
@@ -745,6 +747,7 @@ CREATE TABLE defaultautoprunepolicy (
     uuid        character varying(225) PRIMARY KEY,
     policy      text NOT NULL,
     version     bigint NOT NULL DEFAULT 1,
+    rule_version bigint NOT NULL DEFAULT 1,
     setting     boolean NOT NULL DEFAULT false,
     active_from timestamptz,
     created_at  timestamptz NOT NULL DEFAULT now(),
@@ -834,11 +837,13 @@ CREATE TABLE autopruneruns_repositories (
 );
 
 -- When an undo restores a tag that a run deleted, the policies that selected the tag don't
--- select it again, as long as neither the tag nor the policy changes.
+-- select it again until somebody ends the exemption, the tag is deleted, or the policy's rule
+-- changes: version is the policy's when the tag was restored, and rule_version of a policy the
+-- version since which it selects what it selects.
 CREATE TABLE autopruneexemptions (
     repository_id bigint NOT NULL,
     tag_id        bigint NOT NULL,
-    pushed_at     timestamptz NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT now(),
     policy        character varying(225) NOT NULL,
     version       bigint NOT NULL,
     PRIMARY KEY (repository_id, tag_id, policy)

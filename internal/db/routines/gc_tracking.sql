@@ -441,10 +441,11 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_tags ()
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    after_tag_delete timestamptz := gc_review_after('tag_delete');
+    pruned boolean := COALESCE(current_setting('purser.pruning', true), '') = 'on'; -- of this transaction
+    after timestamptz := CASE WHEN pruned THEN gc_review_after('tag_prune') ELSE gc_review_after('tag_delete') END;
 BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT o.*, after_tag_delete, 'tag_delete'
+    SELECT o.*, after, CASE WHEN pruned THEN 'tag_prune' ELSE 'tag_delete' END
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, manifest_id FROM old_rows) o
     WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3

@@ -10,6 +10,10 @@ import "time"
 // between the event and the review that it queues.
 const DefaultDelay = 24 * time.Hour
 
+// UndoTime is the review delay after auto-pruning unless it is configured: how long a run can be
+// undone.
+const UndoTime = 7 * DefaultDelay
+
 // Kind says what an event queues for review.
 type Kind string
 
@@ -28,6 +32,8 @@ type Event struct {
 	// DelayOf names another event, whose delay also applies to this event. It is empty for an
 	// event that has a delay, and so a setting, of its own.
 	DelayOf string
+	// Default is the delay if neither it nor gc.review_after is configured; 0: DefaultDelay.
+	Default time.Duration
 	// Queues is the documentation's text for what the event queues, such as "the layers of a
 	// deleted manifest".
 	Queues string
@@ -56,6 +62,9 @@ var All = []Event{
 	{Name: "tag_delete", Kind: Manifest,
 		Queues:  "the manifest of a deleted tag",
 		Because: "a tag of it was deleted"},
+	{Name: "tag_prune", Kind: Manifest, Default: UndoTime,
+		Queues:  "the manifest of a tag that a policy deleted",
+		Because: "a policy deleted a tag of it"},
 	{Name: "tag_switch", Kind: Manifest,
 		Queues:  "the former manifest of a tag that was moved",
 		Because: "a tag of it was moved to another manifest"},
@@ -71,6 +80,17 @@ var All = []Event{
 	{Name: "keep_untagged", Kind: Manifest, DelayOf: "manifest_upload",
 		Queues:  "an unused manifest that a policy keeps",
 		Because: "a policy keeps it although nothing uses it"},
+}
+
+// DelayUnset returns the delay of an event that isn't configured, if gc.review_after has the value
+// reviewAfter.
+func DelayUnset(event string, reviewAfter time.Duration) time.Duration {
+	for _, e := range All {
+		if e.Name == event && e.Default > 0 && reviewAfter == DefaultDelay {
+			return e.Default
+		}
+	}
+	return reviewAfter
 }
 
 // WithDelay returns the names of the events that have a delay of their own.

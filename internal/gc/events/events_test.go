@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -96,8 +97,12 @@ func TestDocumentation(t *testing.T) {
 	for _, e := range events.All {
 		queues = append(queues, "| `"+e.Name+"` | "+e.Queues+" |")
 		if e.DelayOf == "" {
+			unset := "`gc.review_after`"
+			if e.Default > 0 {
+				unset = fmt.Sprintf("%gh, or `gc.review_after` where that isn't %gh", e.Default.Hours(), events.DefaultDelay.Hours())
+			}
 			delays = append(delays, "| `gc.review_after_events."+e.Name+"` | `PURSER_GC_REVIEW_AFTER_EVENTS_"+
-				strings.ToUpper(e.Name)+"` | `gc.review_after` | Review delay of "+e.Queues+". |")
+				strings.ToUpper(e.Name)+"` | "+unset+" | Review delay of "+e.Queues+". |")
 		}
 	}
 	text := read(t, "../../../docs/garbage-collection.md")

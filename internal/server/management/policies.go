@@ -264,7 +264,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
 		Summary: "Replace an auto-prune policy of " + of,
-		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
+		Description: "Tags that an undo has exempted from the policy aren't exempt any more if it has another rule: method, value, pattern or selectors. " +
 			"The body may be what was read: read-only members are ignored, but the uuid of another policy is refused. " +
 			"With version, a policy that somebody else has saved since is left as it is: 409.",
 		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,

@@ -1,6 +1,7 @@
 package management
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -84,6 +85,7 @@ func (a *API) addPruning() {
 		return &state{pruneState{on, task}}, err
 	})
 	a.addPruneAsks()
+	a.addExemptions()
 	a.addPruneRuns()
 }
 
@@ -242,8 +244,8 @@ func (a *API) addPruneRuns() {
 		OperationID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tags: tags, Extensions: checked(auth.Maintain),
 		Summary: "Restore the tags that a run has deleted",
 		Description: "Restores the tags whose manifests garbage collection hasn't deleted yet, with their former times. Tags that were " +
-			"made since stay as they are. The policies that deleted the tags don't delete them again until the policies are " +
-			"saved again. A large run takes several requests: next says where to go on.",
+			"made since stay as they are. The policies that deleted the tags don't delete them again until somebody ends that or the " +
+			"policies get another rule. A large run takes several requests: next says where to go on.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *undoInput) (*undoOutput, error) {
 		if _, err := a.pruneRun(ctx, in.Run); err != nil {
@@ -261,10 +263,11 @@ func (a *API) pruneRun(ctx context.Context, id string) (autoprune.RunDetails, er
 	if err != nil {
 		return d, err
 	}
-	err = a.server.Authorize(ctx, auth.Maintain, auth.OfNamespace(d.Namespace))
+	name := cmp.Or(d.NamespaceNow, d.Namespace)
+	err = a.server.Authorize(ctx, auth.Maintain, auth.OfNamespace(name))
 	if err == nil {
 		var seen int64
-		if seen, _, err = a.seen(ctx, d.Namespace); err == nil && seen != 0 && seen != d.NamespaceID {
+		if seen, _, err = a.seen(ctx, name); err == nil && seen != 0 && seen != d.NamespaceID {
 			err = autoprune.RunUnknown(id) // of a namespace that had the name before
 		}
 	}

@@ -1,0 +1,75 @@
+package client
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+func pruneExemptionsCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "exemptions REPOSITORY[:TAG]", Short: "List the tags that undos have exempted from policies, or end that", Args: cobra.ExactArgs(1),
+		Long: "List the tags of a repository that undos have restored, with the policies that don't select them since. With --end:\n" +
+			"let the policies select them again, all or the one that is named; the next run may delete them.",
+		Example: "  purser prune exemptions library/app\n  purser prune exemptions library/app:v1 --end",
+	}
+	format, yes := command.AddFormat(cmd), addYes(cmd)
+	end := cmd.Flags().Bool("end", false, "end the exemptions")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		repository, tag, _ := strings.Cut(args[0], ":")
+		path := api.Path("repository", repository, "autoprune", "exemptions")
+		if *end {
+			return endExemptions(cmd, c, path, args[0], tag, *yes)
+		}
+		list := []autoprune.Exemption{}
+		for query := (url.Values{}); ; {
+			var page struct {
+				Exemptions []autoprune.Exemption `json:"exemptions"`
+				Next       string                `json:"next_page"`
+			}
+			if err := c.Get(cmd.Context(), path, query, &page); err != nil {
+				return err
+			}
+			for _, e := range page.Exemptions {
+				if tag == "" || e.Tag == tag {
+					list = append(list, e)
+				}
+			}
+			if page.Next == "" {
+				break
+			}
+			query.Set("next_page", page.Next)
+		}
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, e := range list {
+				rows[i] = []string{e.Tag, e.Policy, clock(&e.Since)}
+			}
+			return table(w, []string{"TAG", "POLICY", "SINCE"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+// endExemptions ends the exemptions of a repository's tags, or of one of them.
+func endExemptions(cmd *cobra.Command, c *api.Client, path, what, tag string, yes bool) error {
+	if err := confirm(cmd, yes, "End the exemptions of %s? The next run may delete these tags.", what); err != nil {
+		return err
+	}
+	query := url.Values{}
+	if tag != "" {
+		query.Set("tag", tag)
+	}
+	var done struct{ Ended int64 }
+	if err := c.Do(cmd.Context(), http.MethodDelete, path, query, nil, &done); err != nil {
+		return err
+	}
+	return say(cmd, "Ended %s.\n", command.Count(done.Ended, "exemption"))
+}
