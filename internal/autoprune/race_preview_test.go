@@ -22,41 +22,43 @@ func TestPreviewEqualsRun(t *testing.T) {
 	deleted, freed, attached := 0, int64(0), 0
 	tooLittle := func() bool { return deleted < 20 || freed < 200 || attached < 2 }
 	for seed := uint64(0); seed < testscale.Pick(uint64(2), 100) || seed < 100 && tooLittle(); seed++ {
-		r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
-		l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 1))}
-		l.fill()
-		if l.rnd.IntN(2) == 0 { // what an undo has restored is exempt
-			l.run()
-			runs, _, err := r.pruner.Runs(t.Context(), "n", "", 1)
-			r.must(err)
-			_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-			r.must(err)
-			r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.+|a"}`) // fill makes no such policy
-		}
-		l.collect()
-		before, entries := l.bytes(), value[int64](r, "SELECT COALESCE(max(id), 0) FROM auditlog")
-		preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "n"}, autoprune.PreviewOptions{Limit: 10_000})
-		r.must(err)
-		r.run()
-		var going []string
-		for _, tag := range preview.Going {
-			going = append(going, fmt.Sprintf("%s:%s %s %s", tag.Repository, tag.Tag, tag.Code, tag.Policy))
-			if tag.Code == autoprune.ImageGoes {
-				attached++
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { // which closes the connections
+			r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
+			l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 1))}
+			l.fill()
+			if l.rnd.IntN(2) == 0 { // what an undo has restored is exempt
+				l.run()
+				runs, _, err := r.pruner.Runs(t.Context(), "n", "", 1)
+				r.must(err)
+				_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+				r.must(err)
+				r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.+|a"}`) // fill makes no such policy
 			}
-		}
-		gone := values[string](r, `SELECT repository || ':' || tag || ' ' || (detail ->> 'code') || ' ' || policy FROM auditlog
-			WHERE kind = 'autoprune_tag_delete' AND id > $1`, entries)
-		slices.Sort(going)
-		slices.Sort(gone)
-		if !slices.Equal(going, gone) || int(preview.Deleted) != len(gone) {
-			t.Errorf("seed %d: were to go (%d):\n%q\ndid go:\n%q", seed, preview.Deleted, going, gone)
-		}
-		if now := l.bytes(); before-now != *preview.Bytes {
-			t.Errorf("seed %d: %d bytes were to be freed, and can be %d", seed, *preview.Bytes, before-now)
-		}
-		r.consistent()
-		deleted, freed = deleted+len(gone), freed+*preview.Bytes
+			l.collect()
+			before, entries := l.bytes(), value[int64](r, "SELECT COALESCE(max(id), 0) FROM auditlog")
+			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "n"}, autoprune.PreviewOptions{Limit: 10_000})
+			r.must(err)
+			r.run()
+			var going []string
+			for _, tag := range preview.Going {
+				going = append(going, fmt.Sprintf("%s:%s %s %s", tag.Repository, tag.Tag, tag.Code, tag.Policy))
+				if tag.Code == autoprune.ImageGoes {
+					attached++
+				}
+			}
+			gone := values[string](r, `SELECT repository || ':' || tag || ' ' || (detail ->> 'code') || ' ' || policy FROM auditlog
+				WHERE kind = 'autoprune_tag_delete' AND id > $1`, entries)
+			slices.Sort(going)
+			slices.Sort(gone)
+			if !slices.Equal(going, gone) || int(preview.Deleted) != len(gone) {
+				t.Errorf("seed %d: were to go (%d):\n%q\ndid go:\n%q", seed, preview.Deleted, going, gone)
+			}
+			if now := l.bytes(); before-now != *preview.Bytes {
+				t.Errorf("seed %d: %d bytes were to be freed, and can be %d", seed, *preview.Bytes, before-now)
+			}
+			r.consistent()
+			deleted, freed = deleted+len(gone), freed+*preview.Bytes
+		})
 	}
 	if tooLittle() {
 		t.Errorf("too little happened: %d tags, %d bytes, %d attached tags", deleted, freed, attached)

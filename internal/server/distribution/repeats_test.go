@@ -23,6 +23,7 @@ func (r *registry) breakOff(t *testing.T, method, path, content string, n, saved
 	w.Close()
 	at, _, _ := strings.Cut(path, "?")
 	r.stands(t, at, saved)
+	eventually(t, "the broken request to end", func() bool { return r.Gauge(t, "purser_http_requests_in_flight") == 0 })
 }
 
 // TestWholeRequestAfterABrokenOne: a connection breaks in the middle of a PATCH or PUT, and the
