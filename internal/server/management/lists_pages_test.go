@@ -208,6 +208,8 @@ func (r *registry) fillRules(t *testing.T) string {
 			SELECT $1, id, 1, 2, 1, 2 FROM top_level_namespaces WHERE name = 'acme'`, policy.UUID)
 		r.Exec(t, `INSERT INTO autopruneasks (policy, namespace_id, version, tags, most, told)
 			SELECT $1, id, 1, 2, 1, 2 FROM top_level_namespaces WHERE name = 'other'`, uuid.NewString())
+		r.Exec(t, `INSERT INTO autopruneexemptions (repository_id, tag_id, policy, version)
+			SELECT repository_id, id, $1, 1 FROM tags WHERE repository_id = (SELECT id FROM repositories WHERE path = 'acme/app')`, policy.UUID)
 	}
 	for range 2 {
 		r.Manage(t, "POST", "/organization/acme/webhook/"+hook.UUID+"/test", "").WantStatus(t, 202)
