@@ -26,7 +26,7 @@ func borrowed(t *testing.T, b Backend) {
 		if r.changed {
 			t.Errorf("after %d saved bytes: the bytes of a Read changed before the next Read", saved)
 		}
-		a.data = append(a.data, data...)
+		a.data = append(a.data, data)
 		if err := a.Save(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func race(t *testing.T, b Backend) {
 		if err := s.DeleteUpload(t.Context(), u.Base, key); err != nil {
 			t.Fatal(err)
 		}
-		Equal(t, s, key, data)
+		Equal(t, s, key, data...)
 		only(t, b, u.Base, key)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -76,8 +77,21 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
-// Bytes returns n incompressible bytes that depend on the seed.
+// Bytes returns n incompressible bytes that depend on the seed. The caller must not change them.
 func Bytes(seed uint64, n int) []byte {
+	if n > len(random())/2 {
+		return randomBytes(seed, n)
+	}
+	const mixed = 0x9e3779b97f4a7c15 // seeds are small numbers, and places far apart
+	at := seed * mixed % uint64(len(random())-n)
+	return random()[at:][:n:n]
+}
+
+// random returns the bytes of which Bytes returns parts. With the race detector it is slow to
+// make and to use new memory.
+var random = sync.OnceValue(func() []byte { return randomBytes(0, 24<<20) })
+
+func randomBytes(seed uint64, n int) []byte {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
 	p := make([]byte, n)
@@ -121,7 +135,7 @@ func largeStream(t *testing.T, b Backend) {
 	u := NewUpload()
 	a := u.Begin(t, s)
 	w := a.Writer
-	piece := Bytes(1, 1<<20)
+	piece := slices.Clone(Bytes(1, 1<<20))
 	runtime.GC()
 	var start, now runtime.MemStats
 	runtime.ReadMemStats(&start)
@@ -243,7 +257,7 @@ func readFrom(t *testing.T, b Backend) {
 		if want := cause; n != int64(len(data)) || !errors.Is(err, want) && !(want == io.EOF && err == nil) {
 			t.Fatalf("ReadFrom: %d, %v; want %d, %v", n, err, len(data), want)
 		}
-		a.data = data
+		a.data = content{data}
 		if err := a.Save(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -379,14 +393,14 @@ func stalled(t *testing.T, b Backend) {
 				t.Fatalf("a fenced attempt finished the object of another: %s", key)
 			}
 			data, _ := u.Acked()
-			Equal(t, replica, key, data)
+			Equal(t, replica, key, data...)
 			slow.MustClose(t)
 			slower.MustClose(t)
 			if err := s.DeleteUpload(t.Context(), u.Base, key); err != nil {
 				t.Fatal(err)
 			}
 			only(t, b, u.Base, key)
-			Equal(t, replica, key, data)
+			Equal(t, replica, key, data...)
 		})
 	}
 }
@@ -404,7 +418,7 @@ func stalledFinish(t *testing.T, b Backend) {
 	slow.Write(Bytes(3, 2*b.Part+1))
 	slow.Finish(t.Context())
 	data, _ := u.Acked()
-	Equal(t, s, key, data)
+	Equal(t, s, key, data...)
 }
 
 // ended expects a Writer to refuse further bytes after Save, Finish or Close.

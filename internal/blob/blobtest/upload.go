@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"testing"
@@ -23,16 +24,27 @@ type Upload struct {
 	token   int // the version at the last claim
 	next    int64
 	state   blob.State
-	acked   []byte
+	acked   content
 	key     string // set by the commit
 }
 
 // NewUpload returns the row of a new upload.
 func NewUpload() *Upload { return &Upload{Base: blob.NewBase()} }
 
-// Acked returns the acknowledged bytes, and the key of the upload's object, which is "" until
-// the upload is committed.
-func (u *Upload) Acked() (data []byte, key string) {
+// content has bytes in pieces, which nobody changes. Models share the pieces, because the race
+// detector makes it slow to copy megabytes for each request.
+type content [][]byte
+
+func (c content) size() (n int64) {
+	for _, p := range c {
+		n += int64(len(p))
+	}
+	return n
+}
+
+// Acked returns the acknowledged bytes in pieces, which the caller must not change, and the key
+// of the upload's object, which is "" until the upload is committed.
+func (u *Upload) Acked() (pieces [][]byte, key string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.acked), u.key
@@ -52,7 +64,7 @@ type Attempt struct {
 
 	u     *Upload
 	token int
-	data  []byte // the acknowledged bytes, then those written
+	data  content // the acknowledged bytes, then those written
 }
 
 // Attempt reads the model's row and resumes the upload in the store, as a request does. If it
@@ -63,7 +75,7 @@ func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	seen, state := u.version, slices.Clone(u.state)
 	u.mu.Unlock()
 	var err error
-	a.Writer, err = s.Resume(ctx, u.Base, state, int64(len(a.data)), func(context.Context) (int64, error) {
+	a.Writer, err = s.Resume(ctx, u.Base, state, a.data.size(), func(context.Context) (int64, error) {
 		a.Claims++
 		return u.claim(a, seen)
 	}, func(_ context.Context, n int) (int64, error) { return u.numbers(a.token, n) })
@@ -99,9 +111,10 @@ func (u *Upload) numbers(token, n int) (int64, error) {
 }
 
 // Write writes p to the store, and adds the accepted bytes to the attempt's data in the model.
+// The caller must not change p afterwards.
 func (a *Attempt) Write(p []byte) (int, error) {
 	n, err := a.Writer.Write(p)
-	a.data = append(a.data, p[:n]...)
+	a.data = append(a.data, p[:n])
 	return n, err
 }
 
@@ -209,19 +222,34 @@ func (a *Attempt) MustFinish(t testing.TB, s blob.Store) string {
 			t.Fatalf("deleting leftovers: %v", err)
 		}
 	}
-	Equal(t, s, key, a.data)
+	Equal(t, s, key, a.data...)
 	return key
 }
 
-// Equal fails the test unless the object with the given key has exactly the bytes `want`.
-func Equal(t testing.TB, s blob.Store, key string, want []byte) {
+// Equal fails the test unless the object with the given key has exactly the bytes of the pieces
+// `want`, one after the other.
+func Equal(t testing.TB, s blob.Store, key string, want ...[]byte) {
 	t.Helper()
-	got := Read(t, s, key, 0, -1)
-	if !bytes.Equal(got, want) {
-		at := 0
-		for at < min(len(got), len(want)) && got[at] == want[at] {
-			at++
+	r, err := s.Open(t.Context(), key, 0, -1)
+	if err != nil {
+		t.Fatalf("opening: %v", err)
+	}
+	defer r.Close()
+	at, size := int64(0), content(want).size()
+	buf := make([]byte, 64<<10)
+	for _, piece := range want {
+		for len(piece) > 0 {
+			n, err := io.ReadFull(r, buf[:min(len(buf), len(piece))])
+			if !bytes.Equal(buf[:n], piece[:n]) {
+				t.Fatalf("object %s: it differs from the %d bytes wanted, within the %d bytes from byte %d", key, size, n, at)
+			}
+			if at += int64(n); err != nil {
+				t.Fatalf("object %s: %d bytes, want %d: %v", key, at, size, err)
+			}
+			piece = piece[n:]
 		}
-		t.Fatalf("object %s: %d bytes, want %d; they differ from byte %d", key, len(got), len(want), at)
+	}
+	if more, err := io.Copy(io.Discard, r); more > 0 || err != nil {
+		t.Fatalf("object %s: %d bytes after the %d wanted: %v", key, more, size, err)
 	}
 }

@@ -131,7 +131,7 @@ func TestLateComplete(t *testing.T) {
 			key := u.Complete(t, fast, blobtest.Bytes(5, 1000))
 			arrives("after it finished")
 			data, _ := u.Acked()
-			blobtest.Equal(t, fast, key, data)
+			blobtest.Equal(t, fast, key, data...)
 			if err := fast.DeleteUpload(t.Context(), u.Base, key); err != nil {
 				t.Fatal(err)
 			}
