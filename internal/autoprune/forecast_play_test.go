@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // play has two repositories, on/r and off/r, in which clients do the same. It fakes the clock by
@@ -191,7 +192,7 @@ func TestForecastIsWhatHappens(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			const days = 14
+			days := testscale.Pick(8, 14)
 			p := newPlay(t, uint64(seed))
 			p.past()
 			for _, text := range policies {

@@ -128,7 +128,7 @@ func (s oracleScene) compare(t rapid.TB, fates map[string]oracleFate) {
 // hardly have all of them.
 func TestOracle(t *testing.T) {
 	t.Parallel()
-	compareScenes(t, testscale.Pick(200, 5000), 100_000, oracleKinds)
+	compareScenes(t, testscale.Pick(90, 5000), 100_000, oracleKinds)
 }
 
 // TestOracleManyGroups compares while keep rules may have only few groups. It isn't parallel,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // expensive fills a namespace with tags whose evaluation takes many time slices: the tags'
@@ -38,7 +39,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
 			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 10*time.Millisecond, time.Hour })
-			const slow = 40 // tags
+			slow := testscale.Pick(12, 40) // tags
 			for _, namespace := range namespaces {
 				r.expensive(namespace, slow)
 			}

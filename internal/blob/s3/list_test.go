@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/blob/blobtest"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // List must read all pages of the service's listing. It must leave out foreign objects in the
@@ -26,12 +27,12 @@ func TestListPages(t *testing.T) {
 	}
 	var group errgroup.Group
 	group.SetLimit(8)
-	want := make([]string, 2030)
+	want := make([]string, testscale.Pick(1030, 2030))
 	for i := range want {
 		want[i] = blob.NewBase() + "-0"
 		group.Go(func() error { return put(want[i]) })
 	}
-	for i := range 1100 {
+	for i := range testscale.Pick(110, 1100) {
 		group.Go(func() error { return put(fmt.Sprintf("docker/registry/v2/%d/data", i)) })
 	}
 	for _, name := range []string{"README", want[0] + "x", want[1][:32] + "/x"} {
