@@ -21,6 +21,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/blob/blobtest"
 	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -54,7 +55,7 @@ func setup(t *testing.T) *registry {
 
 func newStore(t *testing.T) *blob.Dir {
 	t.Helper()
-	s, err := blob.OpenDir(blob.DirOptions{Path: t.TempDir()})
+	s, err := blob.OpenDir(blob.DirOptions{Path: pgtest.TempDir(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

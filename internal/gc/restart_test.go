@@ -19,6 +19,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -87,7 +88,7 @@ func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 		t.Cleanup(d.Close)
 		return d
 	}
-	dir := t.TempDir()
+	dir := pgtest.TempDir(t)
 	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -35,7 +36,7 @@ type storeBundle struct {
 func setupStore(t *testing.T) *storeBundle {
 	t.Helper()
 	d := dbtest.New(t)
-	dir := t.TempDir()
+	dir := pgtest.TempDir(t)
 	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/oci"
@@ -30,7 +31,7 @@ type other struct {
 
 func newOther(t *testing.T) *other {
 	t.Helper()
-	dir := t.TempDir()
+	dir := pgtest.TempDir(t)
 	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
 	if err != nil {
 		t.Fatal(err)

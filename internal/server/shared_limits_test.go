@@ -6,6 +6,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/throttle"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -49,7 +50,7 @@ func TestRatesAtTwoReplicas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dsn, dir := dbtest.DSN(t), t.TempDir()
+			dsn, dir := dbtest.DSN(t), pgtest.TempDir(t)
 			a, b := newRateReplica(t, dsn, dir, tt.of), newRateReplica(t, dsn, dir, tt.of)
 			a.AddAccount(t, "ann", true)
 			a.AddAccount(t, "bob", true)

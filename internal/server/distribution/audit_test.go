@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -186,7 +187,7 @@ func recording(t *testing.T) (*registry, *audit.Recorder) {
 	t.Helper()
 	dsn := dbtest.DSN(t)
 	recorder := audit.NewRecorder(audit.RecorderOptions{DB: dbtest.Open(t, dsn), Alive: catalog.AliveRepositories})
-	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) {
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder})
 	})
 	r.Listen(t)

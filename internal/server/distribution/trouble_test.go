@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -39,7 +40,7 @@ func requests(d, at string) map[string]string {
 func TestDatabaseDown(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
-	r := replica(t, dsn, t.TempDir())
+	r := replica(t, dsn, pgtest.TempDir(t))
 	payload := r.Simple(t, "a", 1, nil)
 	m := r.Put(t, "a", "v1", payload)
 	at := r.StartUpload(t, "a", "")
@@ -72,7 +73,7 @@ func TestDatabaseDown(t *testing.T) {
 // answer a request that comes after that with 503 and Retry-After.
 func TestDatabaseClosed(t *testing.T) {
 	t.Parallel()
-	r := replica(t, dbtest.DSN(t), t.TempDir())
+	r := replica(t, dbtest.DSN(t), pgtest.TempDir(t))
 	at := r.StartUpload(t, "a", "")
 	r.DB.Close()
 	for req, body := range requests(digest("x").String(), at) {
@@ -87,7 +88,7 @@ func TestDatabaseClosed(t *testing.T) {
 // that needs the database with 503.
 func TestNoDatabase(t *testing.T) {
 	t.Parallel()
-	r := replica(t, "host=127.0.0.1 port=1 user=x dbname=x sslmode=disable", t.TempDir())
+	r := replica(t, "host=127.0.0.1 port=1 user=x dbname=x sslmode=disable", pgtest.TempDir(t))
 	for req, body := range requests(digest("x").String(), "/v2/a/blobs/uploads/00000000-0000-4000-8000-000000000000") {
 		method, path, _ := strings.Cut(req, " ")
 		r.Do(t, method, path, body).Want(t, 503, oci.Unavailable, "Retry-After", "*")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -75,7 +76,7 @@ func TestUploadURLTellsNoRow(t *testing.T) {
 // get the same secret.
 func TestUploadSecret(t *testing.T) {
 	t.Parallel()
-	r := replica(t, setup(t).DSN, t.TempDir())
+	r := replica(t, setup(t).DSN, pgtest.TempDir(t))
 	secrets := make(chan string, 8)
 	for range cap(secrets) {
 		go func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -148,7 +149,7 @@ func whole(t *testing.T, access *auth.Options, change ...func(*throttle.Failures
 		f(&failures)
 	}
 	access.Failures = throttle.NewFailures(failures)
-	r := servertest.NewReplica(t, dsn, t.TempDir(), func(o *servertest.Options) {
+	r := servertest.NewReplica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		o.Access = access
 		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.TrashKeep = time.Hour })
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, Log: o.Log}); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/auth/token"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -25,7 +26,7 @@ import (
 // have the options that `change` sets.
 func pair(t *testing.T, change func(*token.Options)) (list [2]*servertest.Registry, keys [2]*token.Keys) {
 	t.Helper()
-	dsn, dir := dbtest.DSN(t), t.TempDir()
+	dsn, dir := dbtest.DSN(t), pgtest.TempDir(t)
 	for i := range list {
 		d, err := db.Open(t.Context(), db.Options{DSN: dsn})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -26,7 +27,7 @@ func onDatabase(t *testing.T, change func(o *servertest.Options, d *db.DB)) *reg
 	t.Helper()
 	dsn := dbtest.DSN(t)
 	d := dbtest.Open(t, dsn)
-	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) { change(o, d) })
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) { change(o, d) })
 	r.Listen(t)
 	return r
 }

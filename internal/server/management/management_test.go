@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -420,7 +421,7 @@ func TestAPIIsObserved(t *testing.T) {
 func TestAPITrouble(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
-	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) {
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		o.Server.Authorize = func(ctx context.Context, _ auth.Access, _ auth.Resource) error {
 			if server.Observed(ctx).ID == "panic" {
 				panic("as it was told")

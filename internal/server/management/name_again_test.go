@@ -6,6 +6,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -17,7 +18,7 @@ func TestNameUsedAgain(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
 	pool := dbtest.Open(t, dsn)
-	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) {
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		var err error
 		if o.Management.Autoprune, err = autoprune.New(autoprune.Options{DB: pool, Catalog: o.Catalog, Log: o.Log}); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -22,7 +23,7 @@ func pruning(t testing.TB) (*registry, *autoprune.Pruner) {
 	dsn := dbtest.DSN(t)
 	pool := dbtest.Open(t, dsn)
 	var p *autoprune.Pruner
-	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) {
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		var err error
 		if p, err = autoprune.New(autoprune.Options{DB: pool, Catalog: o.Catalog, Log: o.Log, Interval: time.Second}); err != nil {
 			t.Fatal(err)

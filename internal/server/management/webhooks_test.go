@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -22,7 +23,7 @@ func hooked(t testing.TB) (*registry, *webhook.Sender) {
 	dsn := dbtest.DSN(t)
 	pool := dbtest.Open(t, dsn)
 	var s *webhook.Sender
-	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) {
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		var err error
 		s, err = webhook.New(webhook.Options{DB: pool, AllowPrivateHooks: true, Pulls: true, Window: 10 * time.Millisecond, Look: 5 * time.Millisecond, Log: o.Log})
 		if err != nil {

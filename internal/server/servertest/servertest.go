@@ -19,6 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -82,7 +83,7 @@ func (o *Options) Configure(name, value, source string) {
 // its caches.
 func Setup(t testing.TB, change ...func(*Options)) *Registry {
 	t.Helper()
-	r := NewReplica(t, dbtest.DSN(t), t.TempDir(), change...)
+	r := NewReplica(t, dbtest.DSN(t), pgtest.TempDir(t), change...)
 	r.Listen(t)
 	return r
 }

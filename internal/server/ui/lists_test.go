@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -31,7 +32,7 @@ func counted(t *testing.T, change ...func(*servertest.Options)) (s site, stats *
 			t.Fatal(err)
 		}
 	})
-	s = site{servertest.NewReplica(t, dsn, t.TempDir(), change...)}
+	s = site{servertest.NewReplica(t, dsn, pgtest.TempDir(t), change...)}
 	s.Listen(t)
 	return s, stats
 }

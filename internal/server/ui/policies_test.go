@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -41,7 +42,7 @@ func setupPruned(t *testing.T, change ...func(*servertest.Options)) pruned {
 		}
 		o.Management.Autoprune = r.pruner
 	})
-	r.Registry = servertest.NewReplica(t, dsn, t.TempDir(), change...)
+	r.Registry = servertest.NewReplica(t, dsn, pgtest.TempDir(t), change...)
 	r.Listen(t)
 	return r
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -40,7 +41,7 @@ func TestRecover(t *testing.T) {
 			t.Fatalf("%s: exit code %d, %s%s", name, code, stdout, stderr)
 		}
 		// A server of another process would accept the password only when its cache has ended.
-		other := servertest.NewReplica(t, r.DSN, t.TempDir(), func(o *servertest.Options) { o.Access = &auth.Options{} })
+		other := servertest.NewReplica(t, r.DSN, pgtest.TempDir(t), func(o *servertest.Options) { o.Access = &auth.Options{} })
 		if a := other.Do(t, http.MethodGet, "/api/v1/superuser/users", "", servertest.Basic(name, got.Password)...); a.StatusCode != 200 {
 			t.Errorf("%s with the new password: %d %s", name, a.StatusCode, a.Content)
 		}
