@@ -28,7 +28,7 @@ func replica(t *testing.T, dsn string) bundle {
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-func TestPushAndPull(t *testing.T) { catalogtest.AtBoth(t, testPushAndPull) }
+func TestPushAndPull(t *testing.T) { catalogtest.AlwaysAtBoth(t, testPushAndPull) }
 
 func testPushAndPull(t *testing.T, dsn string) {
 	b := replica(t, dsn)

@@ -24,6 +24,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // restartable is a PostgreSQL server that only this test uses. The test can stop it
@@ -236,8 +237,8 @@ func (p *pusher) whole() {
 	}
 }
 
-// The test stops PostgreSQL abruptly and starts it again, several times, while clients push
-// and reviews run. The reviewers must continue by themselves. Nothing that a tag references
+// The test stops PostgreSQL abruptly and starts it again, once or at night several times, while
+// clients push and reviews run. The reviewers must continue by themselves. Nothing that a tag references
 // may be lost, and at the end no unreferenced content may be left.
 func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	t.Parallel()
@@ -270,7 +271,7 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	}
 	// The counters of deletions are in this process. So they show, without a query of the
 	// database, whether the reviewers continue by themselves after each restart.
-	for range 3 {
+	for range testscale.Pick(1, 3) {
 		before := deleted()
 		b.eventually("manifests are deleted", func() bool { return deleted() >= before+10 })
 		pg.stop()

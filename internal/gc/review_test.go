@@ -13,7 +13,7 @@ import (
 )
 
 func TestReviewDeletesWhatNothingHolds(t *testing.T) {
-	catalogtest.AtBoth(t, testReviewDeletesWhatNothingHolds)
+	catalogtest.AlwaysAtBoth(t, testReviewDeletesWhatNothingHolds)
 }
 
 func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {

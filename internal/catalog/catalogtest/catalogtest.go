@@ -19,6 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // Bundle is a catalog on a database that belongs to one test, with a garbage collector.
@@ -34,11 +35,28 @@ func Setup(t *testing.T) Bundle {
 	return Replica(t, dbtest.DSN(t))
 }
 
-// AtBoth runs a test twice: on a database with the default number of hash partitions and on
-// one with 64.
+// AtBoth runs a test on a database with the default number of hash partitions, and with the build
+// tag "all" on one with 64 too. AlwaysAtBoth does both in "make test": to clone a database with 64
+// partitions takes 0.26 s of CPU instead of 0.04 s.
 func AtBoth(t *testing.T, test func(t *testing.T, dsn string)) {
+	t.Helper()
+	partitions := []int{db.DefaultPartitions}
+	if testscale.All {
+		partitions = append(partitions, 64)
+	}
+	at(t, partitions, test)
+}
+
+// AlwaysAtBoth runs a test on a database with the default number of hash partitions and on one
+// with 64.
+func AlwaysAtBoth(t *testing.T, test func(t *testing.T, dsn string)) {
+	t.Helper()
+	at(t, []int{db.DefaultPartitions, 64}, test)
+}
+
+func at(t *testing.T, partitions []int, test func(t *testing.T, dsn string)) {
 	t.Parallel()
-	for _, n := range []int{db.DefaultPartitions, 64} {
+	for _, n := range partitions {
 		t.Run(fmt.Sprintf("%d partitions", n), func(t *testing.T) {
 			t.Parallel()
 			test(t, dbtest.DSNPartitions(t, n))
