@@ -128,8 +128,12 @@ func testAll() ([]string, error) {
 // a package that begins last would keep one core waiting.
 const raceFile = "tools/race"
 
+// slowOthers are the slowest packages that are tested without the race detector. They begin
+// first, for the same reason.
+var slowOthers = []string{"cmd/purser", "internal/server/management", "internal/server/login", "internal/server"}
+
 // split returns the packages that are tested with the race detector, in the order of the file,
-// and those that are tested without it.
+// and those that are tested without it, in the order of slowOthers and then of their names.
 func split() (raced, others []string, err error) {
 	out, err := exec.Command("go", append([]string{"list"}, allPackages...)...).Output()
 	if err != nil {
@@ -156,5 +160,15 @@ func split() (raced, others []string, err error) {
 		raced, list = append(raced, list[i]), slices.Delete(list, i, i+1)
 	}
 	list = slices.DeleteFunc(list, func(p string) bool { return strings.HasSuffix(p, "/purser/e2e") })
+	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(place(a), place(b)) })
 	return raced, list, errors.Join(append(unknown, lines.Err())...)
+}
+
+// place returns the index of a package in slowOthers, or the number of these if it isn't there.
+func place(pkg string) int {
+	i := slices.IndexFunc(slowOthers, func(path string) bool { return strings.HasSuffix(pkg, "/purser/"+path) })
+	if i < 0 {
+		return len(slowOthers)
+	}
+	return i
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // TestListTags tests "Listing Tags" of the specification.
@@ -226,10 +227,11 @@ func TestReferrerPages(t *testing.T) {
 		}
 	}
 	path := "/v2/a/referrers/" + subject.String()
-	for query, want := range map[string][]string{
-		"": want, "?n=50": want, "?n=7": want, "?n=1000": want,
-		"?artifactType=application/x.1": wantOdd, "?n=20&artifactType=application/x.1": wantOdd,
-	} {
+	queries := map[string][]string{"": want, "?n=7": want, "?n=20&artifactType=application/x.1": wantOdd}
+	if testscale.All { // each reads 7 MB, which takes seconds with the race detector
+		queries["?n=50"], queries["?n=1000"], queries["?artifactType=application/x.1"] = want, want, wantOdd
+	}
+	for query, want := range queries {
 		list, pages := r.referrers(t, path+query)
 		var got []string
 		for _, m := range list {
