@@ -132,6 +132,8 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	began := time.Now()
 	rs, away, gone, err := w.lookUpReachable(ctx, db)
 	if err != nil {
+		w.opt.Observer.Ran(db.Name, time.Since(began), err)
+		w.opt.Observer.Uncounted(db.Name)
 		return Result{Database: database}, explain(err)
 	}
 	c := w.cleaner(db, w.opt)

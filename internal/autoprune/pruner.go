@@ -220,5 +220,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "purser_autoprune_runs_total", Help: "Runs that have ended, by how.",
 		}, []string{"state"}),
 	}
+	for _, state := range []string{"success", "failure", "stopped"} {
+		m.runs.WithLabelValues(state) // so that the series begins with 0, and the first failure is an increase
+	}
 	return m
 }

@@ -3,6 +3,7 @@ package hold_test
 import (
 	"context"
 	"encoding/binary"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -239,6 +240,58 @@ func TestSilence(t *testing.T) {
 	watch("hold.reporter_ended prod")
 	if n := b.number(t, "SELECT count(*) FROM holdreporters"); n != 0 {
 		t.Error("a reporter that ended 30 days ago is still there")
+	}
+}
+
+// TestGaugesWithoutDatabase: nobody knows how the reporters are, and the metrics don't show how they
+// were. An hour of the database's silence, which ends the batch's context, is no other case.
+func TestGaugesWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, "")})
+	values := func() map[string]float64 {
+		families, err := b.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.Metric {
+				if m.Gauge != nil {
+					name := f.GetName()
+					for _, l := range m.Label {
+						name += " " + l.GetValue()
+					}
+					got[name] = m.GetGauge().GetValue()
+				}
+			}
+		}
+		return got
+	}
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	for name, fail := range map[string]func() context.Context{
+		"a batch that takes too long": func() context.Context { return late },
+		"a database that is gone": func() context.Context {
+			b.exec(t, "ALTER TABLE holdreporters RENAME TO away")
+			return t.Context()
+		},
+	} {
+		if _, err := b.Watch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := values(); got["purser_hold_reporters live"] != 1 || got["purser_held_digests"] != 3 || got["purser_hold_seconds_left acme prod"] <= 0 {
+			t.Fatalf("the metrics are %v", got)
+		}
+		if _, err := b.Watch(fail()); err == nil {
+			t.Errorf("%s: the watcher succeeds", name)
+		}
+		for metric, value := range values() {
+			if !math.IsNaN(value) {
+				t.Errorf("%s: %s is still %v", name, metric, value)
+			}
+		}
+		b.exec(t, "ALTER TABLE IF EXISTS away RENAME TO holdreporters")
 	}
 }
 

@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // numbers (NaN), rather than the last ones.
 func (h *Holds) measure(ctx context.Context) error {
 	err := h.measureReporters(ctx)
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		h.metrics.left.Reset()
 		for _, state := range []string{Live, Silent, Ended} {
 			h.metrics.reporters.WithLabelValues(state).Set(math.NaN())

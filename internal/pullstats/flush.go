@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -170,6 +171,7 @@ func (w *FlushWorker) run(ctx context.Context) error {
 	err := w.flush(ctx)
 	if err != nil {
 		w.opt.Metrics.flushFailed()
+		w.opt.Metrics.keysLeft(math.NaN())
 		w.failed(ctx, err)
 	}
 	return err
@@ -210,7 +212,7 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	if err := w.opt.Redis.raiseEpoch(ctx, n, n); err != nil {
 		return err
 	}
-	w.opt.Metrics.keysLeft(keys)
+	w.opt.Metrics.keysLeft(float64(keys))
 	return w.complete(ctx, n, begun)
 }
 

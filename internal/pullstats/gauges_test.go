@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func TestGaugesWhenRedisDies(t *testing.T) {
 	if up := gauge(t, reg, "purser_redis_up"); up != 1 {
 		t.Fatalf("purser_redis_up is %g while Redis works", up)
 	}
+	if keys := gauge(t, reg, "purser_redis_pull_keys"); keys != 0 {
+		t.Fatalf("%g keys in an empty Redis", keys)
+	}
 
 	server.Kill()
 	if _, err := s.stats.Pool.Exec(t.Context(), "UPDATE redisprocessingstate SET last_processed_timestamp = now() - interval '2 h'"); err != nil {
@@ -49,6 +53,11 @@ func TestGaugesWhenRedisDies(t *testing.T) {
 	}
 	if up, lag := gauge(t, reg, "purser_redis_up"), gauge(t, reg, "purser_redis_flush_lag_seconds"); up != 0 || lag < 7200 {
 		t.Errorf("without Redis purser_redis_up is %g, and the lag %g s", up, lag)
+	}
+	for _, name := range []string{"purser_redis_pull_keys", "purser_redis_memory_bytes"} {
+		if n := gauge(t, reg, name); !math.IsNaN(n) {
+			t.Errorf("without Redis %s is still %g", name, n)
+		}
 	}
 
 	// Without the database too, nobody knows the lag, so it must grow.
@@ -88,5 +97,27 @@ func TestLagWhenPostgresDies(t *testing.T) {
 	}
 	if after := gauge(t, reg, "purser_pull_statistics_lag_seconds"); after < before+3600 {
 		t.Errorf("the lag is %g s, and was %g s an hour before", after, before)
+	}
+}
+
+// PostgreSQL dies while a run waits for processes to write what they served. How many there are is
+// then unknown.
+func TestUnwrittenWhenPostgresDies(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	reg := prometheus.NewRegistry()
+	w := s.worker(t, func(o *SyncOptions) { o.Metrics = NewMetrics(reg) })
+	must(t, w.Settle(t.Context()))
+	if n := gauge(t, reg, "purser_pull_statistics_unwritten_processes"); n != 0 {
+		t.Fatalf("%g processes haven't written, want none", n)
+	}
+	if _, err := s.stats.Pool.Exec(t.Context(), "ALTER TABLE pullrecorders RENAME TO away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Settle(t.Context()); err == nil {
+		t.Error("a run is told that all processes have written")
+	}
+	if n := gauge(t, reg, "purser_pull_statistics_unwritten_processes"); !math.IsNaN(n) {
+		t.Errorf("still %g processes haven't written", n)
 	}
 }

@@ -206,10 +206,10 @@ func (m *Metrics) lagging(r lagReading) {
 	}
 }
 
-// waitingFor tells how many processes Settle waits for.
-func (m *Metrics) waitingFor(n int) {
+// waitingFor tells how many processes Settle waits for, NaN if that can't be known.
+func (m *Metrics) waitingFor(n float64) {
 	if m != nil {
-		m.silent.Set(float64(n))
+		m.silent.Set(n)
 	}
 }
 
@@ -244,9 +244,10 @@ func (m *Metrics) flushFailed() {
 	}
 }
 
-func (m *Metrics) keysLeft(n int) {
+// keysLeft tells how many keys a flush has found, NaN if it didn't see all.
+func (m *Metrics) keysLeft(n float64) {
 	if m != nil {
-		m.redis.live.Set(float64(n))
+		m.redis.live.Set(n)
 	}
 }
 
@@ -260,7 +261,9 @@ func (m *Metrics) looked(s RedisStatus) {
 	if s.Reachable {
 		m.redis.up.Set(1)
 		m.redis.memory.Set(float64(s.Memory))
+		return
 	}
+	m.redis.live.Set(math.NaN()) // the last flush's keys may be gone
 }
 
 // lagReading is what a worker has learned of how far it is behind. Without `known` the lag is

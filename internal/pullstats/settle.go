@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -48,9 +49,10 @@ func (w *SyncWorker) Settle(ctx context.Context) error {
 	for limit := time.Now().Add(w.settleLimit()); ; {
 		waits, err := w.unanswered(ctx, n)
 		if err != nil {
+			w.opt.Metrics.waitingFor(math.NaN())
 			return err
 		}
-		w.opt.Metrics.waitingFor(len(waits))
+		w.opt.Metrics.waitingFor(float64(len(waits)))
 		if len(waits) == 0 {
 			w.inVain.Store(0)
 			return nil

@@ -26,10 +26,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .005, .025, .1, .5, 2.5, 10, 60, 300},
 		}, []string{"worker"}),
 		success: factory.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purser_worker_last_success_timestamp_seconds", Help: "When a batch of background work last succeeded, in Unix time.",
+			Name: "purser_worker_last_success_timestamp_seconds", Help: "When a batch of background work last succeeded, in Unix time. Until the first one has, when the process began with it.",
 		}, []string{"worker"}),
 	}
 	return m
+}
+
+// began says that a loop starts. Its last success counts from now on, so that work that has never
+// succeeded shows as late too.
+func (m *Metrics) began(name string) {
+	if m != nil {
+		m.success.WithLabelValues(name).SetToCurrentTime()
+	}
 }
 
 func (m *Metrics) observe(name string, took time.Duration, err error) {

@@ -99,6 +99,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		return fmt.Errorf("worker %s: %w", l.opt.Name, ErrRunning)
 	}
 	defer l.running.Store(false)
+	l.opt.Metrics.began(l.opt.Name)
 	failures := 0
 	for ctx.Err() == nil {
 		more, idle, err := l.step(ctx)

@@ -380,3 +380,32 @@ func TestBackoffStaysInBounds(t *testing.T) {
 		}
 	}
 }
+
+// A loop whose work has never succeeded has a time of its last success all the same, the start, so
+// that an alert on old successes can fire.
+func TestWorkThatNeverSucceeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		began := time.Now()
+		l := run(t, worker.Options{Name: "hopeless", Metrics: worker.NewMetrics(reg),
+			Batch: func(context.Context) (bool, error) { return false, errors.New("no database") }})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		l.stop()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "purser_worker_last_success_timestamp_seconds" {
+				continue
+			}
+			if at := f.GetMetric()[0].GetGauge().GetValue(); at != float64(began.Unix()) {
+				t.Errorf("the last success was at %v, want the start, %v", at, began.Unix())
+			}
+			return
+		}
+		t.Error("an alert can't see that nothing has succeeded")
+	})
+}

@@ -82,8 +82,9 @@ func (m *Metrics) Rows(database, table string, deleted, updated int) {
 // Ran implements loosefk.Observer.
 func (m *Metrics) Ran(database string, took time.Duration, err error) {
 	m.duration.WithLabelValues(database).Observe(took.Seconds())
+	failures := m.failures.WithLabelValues(database) // begins with 0, so that the first failure is an increase
 	if err != nil {
-		m.failures.WithLabelValues(database).Inc()
+		failures.Inc()
 	}
 }
 
@@ -94,12 +95,17 @@ func (m *Metrics) Pending(database string, list []loosefk.Pending) {
 		count[p.Table] += p.Count
 		oldest[p.Table] = max(oldest[p.Table], p.OldestAge)
 	}
-	m.pending.DeletePartialMatch(prometheus.Labels{"database": database})
-	m.oldest.DeletePartialMatch(prometheus.Labels{"database": database})
+	m.Uncounted(database)
 	for table, n := range count {
 		m.pending.WithLabelValues(table, database).Set(float64(n))
 		m.oldest.WithLabelValues(table, database).Set(oldest[table].Seconds())
 	}
+}
+
+// Uncounted implements loosefk.Observer: rather no numbers than old ones.
+func (m *Metrics) Uncounted(database string) {
+	m.pending.DeletePartialMatch(prometheus.Labels{"database": database})
+	m.oldest.DeletePartialMatch(prometheus.Labels{"database": database})
 }
 
 func (m *Metrics) all() []prometheus.Collector {

@@ -120,12 +120,43 @@ func TestMetrics(t *testing.T) {
 	if age := got["loose_foreign_key_oldest_pending_seconds main public.projects"]; age <= 0 || age > 60 {
 		t.Errorf("the oldest pending record is %v s old", age)
 	}
-	if n, ok := got["loose_foreign_key_run_failures main"]; ok {
-		t.Errorf("%v runs have failed", n)
+	if n, ok := got["loose_foreign_key_run_failures main"]; n != 0 || !ok {
+		t.Errorf("%v runs have failed, and there is such a series: %v", n, ok)
 	}
 	exec(t, pool, "DROP TABLE builds")
 	if _, err := w.RunOnce(t.Context(), "main"); err == nil {
 		t.Error("a run without the child table succeeds")
+	}
+	got = gather(t, reg)
+	if n := got["loose_foreign_key_run_failures main"]; n != 1 {
+		t.Errorf("after a run that couldn't begin, %v runs have failed", n)
+	}
+	for _, name := range []string{"loose_foreign_key_pending_deleted_records", "loose_foreign_key_oldest_pending_seconds"} {
+		if n, ok := got[name+" main public.projects"]; ok {
+			t.Errorf("%s is still %v, though nobody knows it", name, n)
+		}
+	}
+}
+
+// TestPendingUnknown: the records can't be counted, but their last count isn't shown for the present
+// one.
+func TestPendingUnknown(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	reg := prometheus.NewPedanticRegistry()
+	w := newWorker(t, pool, reg, loosefk.Options{MaxDeletes: 10, DeleteLimit: 2})
+	deleteProject(t, pool, 1, 100)
+	run(t, w)
+	const name = "loose_foreign_key_pending_deleted_records main public.projects"
+	if n := gather(t, reg)[name]; n != 1 {
+		t.Fatalf("%v pending, want 1", n)
+	}
+	pool.Close()
+	if _, err := w.RunOnce(t.Context(), "main"); err == nil {
+		t.Error("a run without a database succeeds")
+	}
+	if n, ok := gather(t, reg)[name]; ok {
+		t.Errorf("still %v pending", n)
 	}
 }
 

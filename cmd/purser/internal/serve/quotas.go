@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,25 +38,38 @@ func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, lo
 			"threshold_percent", n.Percent, "limit", n.Limit, "used", n.Used)
 		return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: n})
 	}
+	batch := func(ctx context.Context) (bool, error) {
+		more, err := c.CountQuotas(ctx)
+		if err != nil {
+			return false, err
+		}
+		told, err := c.TellQuotas(ctx, tell)
+		if told > 0 {
+			notices.Wake()
+		}
+		return more, err
+	}
 	return worker.New(worker.Options{
 		Name: "quotas", Log: p.log, Metrics: loops, Idle: quotaLook,
 		Batch: func(ctx context.Context) (bool, error) {
-			more, err := c.CountQuotas(ctx)
-			if err != nil {
-				return false, err
-			}
-			told, err := c.TellQuotas(ctx, tell)
-			if told > 0 {
-				notices.Wake()
-			}
-			if err != nil {
-				return false, err
-			}
-			ratio.Reset()
-			err = c.QuotaRatios(ctx, quotaSeries, func(namespace, what string, used float64) {
-				ratio.WithLabelValues(namespace, what).Set(used)
-			})
-			return more, err
+			more, err := batch(ctx)
+			return more, errors.Join(err, measureQuotas(ctx, c, ratio))
 		},
 	}).Run
+}
+
+// measureQuotas updates the metric of how full quotas are. If that can't be known, the metric has
+// no series, rather than the last ones.
+func measureQuotas(ctx context.Context, c *catalog.Catalog, ratio *prometheus.GaugeVec) error {
+	type quota struct{ namespace, what string }
+	now := map[quota]float64{}
+	err := c.QuotaRatios(ctx, quotaSeries, func(namespace, what string, used float64) { now[quota{namespace, what}] = used })
+	ratio.Reset()
+	if err != nil {
+		return err
+	}
+	for q, used := range now {
+		ratio.WithLabelValues(q.namespace, q.what).Set(used)
+	}
+	return nil
 }
