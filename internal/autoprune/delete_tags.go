@@ -105,8 +105,8 @@ type batchReason struct {
 // of a manifest with 60,000 tags then cost a scan of all 60,000.
 //
 // The CTE "locked" locks the newest version of each row and checks the conditions on that
-// version. The CTE "gone" finds this version by its place, if the statement's snapshot can
-// see it, and checks the conditions again. A version that the snapshot can't see was
+// version, which nobody can change from then on. The CTE "gone" finds this version by its
+// place, if the statement's snapshot can see it. A version that the snapshot can't see was
 // written after the statement began; such a tag stays. The CTE "logged" makes the audit
 // entries from the deleted rows, so that names and digests aren't sent to this process and
 // back. It joins the deleted rows with the table manifests, which loses no entry, since a
@@ -132,7 +132,6 @@ func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int6
 		), gone AS (
 			DELETE FROM tags t USING locked l
 			WHERE t.top_level_namespace_id = @namespace AND t.ctid = l.ctid AND t.tableoid = l.tableoid
-				AND (t.id, t.manifest_id, COALESCE(t.updated_at, t.created_at)) IS NOT DISTINCT FROM (l.id, l.manifest_id, l.pushed)
 			RETURNING t.name, t.manifest_id, t.created_at, t.updated_at, t.expires_at, l.why
 		), logged AS (
 			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest,

@@ -194,6 +194,38 @@ func TestHeldRepository(t *testing.T) {
 	})
 }
 
+// TestRepositoryThatGoes: while a worker's transaction deletes tags of a repository, nobody may put
+// the repository into the trash; and while somebody does that, no worker deletes its tags, since
+// they would be missing when it comes back.
+func TestRepositoryThatGoes(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	const goes = "SELECT FROM repositories WHERE id = $1 FOR UPDATE" // as the deletion locks it
+	r.prune(func(tx autoprune.DeletionTx) {
+		_, err := tx.LockRepository(t.Context(), a)
+		r.must(err)
+		if !r.refused(goes, a.ID) {
+			t.Error("the repository could go while its tags were deleted")
+		}
+	})
+	tx, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
+	_, err = tx.Exec(t.Context(), goes, a.ID)
+	r.must(err)
+	lock := func(tx autoprune.DeletionTx) error {
+		if _, err := tx.Exec(t.Context(), "SET LOCAL lock_timeout = 50"); err != nil {
+			return err
+		}
+		_, err := tx.LockRepository(t.Context(), a)
+		return err
+	}
+	if err := r.pruner.Deletion(t.Context(), lock); !errors.Is(err, autoprune.ErrBusy) {
+		t.Errorf("locked a repository that goes: %v", err)
+	}
+}
+
 // TestHeldPolicies: while a worker's transaction deletes tags, statements of clients that
 // change the policies, the protection rules or the namespace must wait for the end of this
 // transaction.

@@ -227,6 +227,33 @@ func TestOneWorkerEach(t *testing.T) {
 	}
 }
 
+// TestTaskThatIsBeingClaimed: while a worker claims the only task, another one finds none. It doesn't
+// wait for the task, which it would then claim too.
+func TestTaskThatIsBeingClaimed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.tag(r.repository("app/a"), "v1", "m1", 10*day)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	tx, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+	_, err = tx.Exec(t.Context(), "SELECT FROM autoprunetaskstatus FOR UPDATE")
+	r.must(err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := r.pruner.Work(ctx); err != nil {
+		t.Errorf("a worker waits for a task that another one claims: %v", err)
+	}
+	if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 0 {
+		t.Errorf("%d runs of a task that another worker claims", n)
+	}
+	r.must(tx.Rollback(t.Context()))
+	r.run()
+	if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 1 {
+		t.Errorf("%d runs, want 1", n)
+	}
+}
+
 // TestAskedForWhileItRuns: a client asks for a run while a run is under way. Another run
 // must be queued after it.
 func TestAskedForWhileItRuns(t *testing.T) {

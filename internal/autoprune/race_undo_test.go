@@ -146,6 +146,51 @@ func TestUndoTwiceAtOnce(t *testing.T) {
 	}
 }
 
+// TestUndoWhileAManifestGoes: an undo meets a transaction that deletes the manifest of a tag. It waits
+// for that transaction, and then restores the other tags. (If it found out by the foreign key only, the
+// whole batch would begin anew, as often as a manifest goes.)
+func TestUndoWhileAManifestGoes(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	r.manifest(a, "goes", "")
+	r.manifest(a, "stays", "")
+	deletion, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	defer deletion.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+	_, err = deletion.Exec(t.Context(), "SELECT FROM manifests WHERE digest = $1 FOR UPDATE", digestOf("goes").Bytes())
+	r.must(err)
+	undo, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	defer undo.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+	type outcome struct {
+		restored, gone []string
+		err            error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		o.restored, o.gone, o.err = autoprune.Restore(t.Context(), undo, a, map[string]oci.Digest{"v1": digestOf("goes"), "v2": digestOf("stays")})
+		done <- o
+	}()
+	waits := func() bool {
+		return value[int](r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
+	}
+	for !waits() {
+		select {
+		case o := <-done:
+			t.Fatalf("the undo didn't wait for the deletion: %+v", o)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	_, err = deletion.Exec(t.Context(), "DELETE FROM manifests WHERE digest = $1", digestOf("goes").Bytes())
+	r.must(err)
+	r.must(deletion.Commit(t.Context()))
+	if o := <-done; o.err != nil || !slices.Equal(o.restored, []string{"v2"}) || !slices.Equal(o.gone, []string{"v1"}) {
+		t.Errorf("the undo: %+v", o)
+	}
+}
+
 // TestUndoOfARunThatRuns is refused.
 func TestUndoOfARunThatRuns(t *testing.T) {
 	t.Parallel()

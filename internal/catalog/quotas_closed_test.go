@@ -11,11 +11,12 @@ import (
 
 // TestQuotaOfLoweredLimits: tags are deleted before or after a limit is lowered, or while the
 // content isn't counted yet, and pushed again one by one. What a slot has lost must not let the
-// namespace grow beyond the limit.
+// namespace grow beyond the limit; nor must the room without end that slots got from a push while
+// the content wasn't counted.
 func TestQuotaOfLoweredLimits(t *testing.T) {
 	t.Parallel()
 	low := int64(5)
-	for _, order := range []string{"lowered, deleted", "deleted, lowered", "deleted, counted"} {
+	for _, order := range []string{"lowered, deleted", "deleted, lowered", "deleted, counted", "pushed, counted"} {
 		t.Run(order, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
@@ -27,16 +28,17 @@ func TestQuotaOfLoweredLimits(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if order != "deleted, counted" {
+			counted := order == "deleted, counted" || order == "pushed, counted"
+			if !counted {
 				b.limit(t, "acme", catalog.Usage{Tags: 20})
 			}
 			for i := range 20 {
 				b.Put(t, "acme/app", image, fmt.Sprint("t", i))
 			}
-			switch order {
-			case "lowered, deleted":
+			switch {
+			case order == "lowered, deleted":
 				limit()
-			case "deleted, counted":
+			case counted:
 				o := catalog.NewQuota{Tags: &low, Steps: []catalog.QuotaStep{{Kind: catalog.QuotaReject, Percent: 100}}}
 				if err := b.CreateQuota(ctx, "acme", o); err != nil {
 					t.Fatal(err)
@@ -47,15 +49,20 @@ func TestQuotaOfLoweredLimits(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			switch order {
-			case "deleted, lowered":
+			first := 0
+			if order == "pushed, counted" {
+				b.Put(t, "acme/app", image, "n0")
+				first = 1
+			}
+			switch {
+			case order == "deleted, lowered":
 				limit()
-			case "deleted, counted":
+			case counted:
 				if _, err := b.CountQuotas(ctx); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for i := range 12 {
+			for i := first; i < 12; i++ {
 				_, err := b.TryPut(ctx, "acme/app", image, fmt.Sprint("n", i))
 				if refused := oci.CodeOf(err) == oci.Denied; refused != (i >= 3) || err != nil && !refused {
 					t.Errorf("push %d beside 2 tags, of at most 5: %v", i, err)
