@@ -13,8 +13,15 @@ import (
 	"time"
 )
 
-// newCertificate writes a certificate for loopback addresses, signed by itself, and its key.
+// newCertificate writes a certificate for loopback addresses, signed by itself and valid for a day,
+// and its key.
 func newCertificate(t testing.TB) (certFile, keyFile string) {
+	t.Helper()
+	return newCertificateFor(t, 24*time.Hour)
+}
+
+// newCertificateFor is newCertificate, for one that is valid for another time.
+func newCertificateFor(t testing.TB, valid time.Duration) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -22,7 +29,7 @@ func newCertificate(t testing.TB) (certFile, keyFile string) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "purser test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

@@ -20,9 +20,17 @@ var storages = map[string]func(t testing.TB) []string{
 	"s3": startS3,
 }
 
-// startS3 starts an S3 server, and returns the environment variables that make a registry use its
-// bucket purser. It has a second bucket, backups. At the end of the test the server is stopped.
+// startS3 is startS3Server for tests that don't need the server's process.
 func startS3(t testing.TB) []string {
+	t.Helper()
+	env, _ := startS3Server(t)
+	return env
+}
+
+// startS3Server starts an S3 server, and returns the environment variables that make a registry use its
+// bucket purser. It has a second bucket, backups. At the end of the test the server is stopped,
+// unless the test has killed it.
+func startS3Server(t testing.TB) (env []string, server *process) {
 	t.Helper()
 	path := toolClient(t, "versitygw").path
 	dir := newDir(t)
@@ -56,7 +64,7 @@ func startS3(t testing.TB) []string {
 		"PURSER_STORAGE_S3_ENDPOINT=http://" + addr, "PURSER_STORAGE_S3_BUCKET=purser",
 		"PURSER_STORAGE_S3_REGION=us-east-1", "PURSER_STORAGE_S3_PATH_STYLE=true",
 		"PURSER_STORAGE_S3_ACCESS_KEY=test", "PURSER_STORAGE_S3_SECRET_KEY=test-secret",
-	}
+	}, p
 }
 
 // freeAddr returns a loopback address with a port on which no process listens.

@@ -22,8 +22,11 @@ import (
 
 // whole returns a registry whose management API has all its operations, including those on
 // webhooks, auto-pruning and pull statistics, which a registry of setup lacks.
-func whole(t *testing.T) *registry {
-	return onDatabase(t, func(o *servertest.Options, d *db.DB) {
+func whole(t *testing.T) *registry { return onDatabase(t, everything(t)) }
+
+// everything turns on all operations.
+func everything(t *testing.T) func(o *servertest.Options, d *db.DB) {
+	return func(o *servertest.Options, d *db.DB) {
 		var err error
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, Pulls: true, Log: o.Log}); err != nil {
 			t.Fatal(err)
@@ -38,7 +41,7 @@ func whole(t *testing.T) *registry {
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}
-	})
+	}
 }
 
 // schema has those members of a JSON schema in the OpenAPI document that these tests read.

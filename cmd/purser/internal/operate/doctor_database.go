@@ -34,6 +34,9 @@ func (d *doctor) examineSettings(ctx context.Context) error {
 			d.find(s.level, s.name, "set "+s.name+" = on in PostgreSQL's configuration, or for the role or database that has it off", "it is off, so %s", s.why)
 		}
 	}
+	if err := d.examineDeadlocks(ctx); err != nil {
+		return err
+	}
 	var buffers, role string
 	var standby, super bool
 	var age int64
@@ -59,6 +62,30 @@ func (d *doctor) examineSettings(ctx context.Context) error {
 		d.find(levelWarning, "autovacuum", "look for old transactions and slots, and run VACUUM (FREEZE)", "the oldest transaction id is %d transactions old; at 2 billion PostgreSQL refuses to write", age)
 	}
 	return d.examineHolders(ctx)
+}
+
+// longDeadlock is the deadlock_timeout from which on the doctor warns. PostgreSQL's default is 1 s.
+const longDeadlock = 10 * time.Second
+
+// examineDeadlocks looks at deadlock_timeout. Only a superuser may set it, so Purser's sessions keep
+// what they find.
+func (d *doctor) examineDeadlocks(ctx context.Context) error {
+	var millis int64
+	var by string
+	err := d.db.Pool.QueryRow(ctx, `
+		SELECT setting::bigint, CASE source
+			WHEN 'user' THEN 'ALTER ROLE ' || quote_ident(current_user::text) || ' RESET deadlock_timeout'
+			WHEN 'database' THEN 'ALTER DATABASE ' || quote_ident(current_database()::text) || ' RESET deadlock_timeout'
+			WHEN 'database user' THEN 'ALTER ROLE ' || quote_ident(current_user::text) || ' IN DATABASE ' || quote_ident(current_database()::text) || ' RESET deadlock_timeout'
+			ELSE 'set deadlock_timeout = 1s in PostgreSQL''s configuration' END
+		FROM pg_settings WHERE name = 'deadlock_timeout'`).Scan(&millis, &by)
+	if err != nil {
+		return err
+	}
+	if lasts := time.Duration(millis) * time.Millisecond; lasts >= longDeadlock {
+		d.find(levelWarning, "deadlock_timeout", by, "it is %s, so requests that block each other wait so long, or until the time limit of their statements, before one of them is repeated", lasts)
+	}
+	return nil
 }
 
 // examineHolders looks for what keeps PostgreSQL from removing old rows and WAL.

@@ -78,6 +78,7 @@ func TestDoctor(t *testing.T) {
 	}
 	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
 	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 20', current_database()); END $$`)
+	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5min''', current_database()); END $$`)
 	exec(`INSERT INTO gc_blob_review_queue (digest, review_after, event, set_aside_at, last_error) VALUES ('\x01', now(), 'blob_upload', now(), 'no luck')`)
 	exec(`INSERT INTO gc_blob_review_queue (digest, review_after, event) VALUES ('\x02', now() - interval '3 h', 'blob_upload')`)
 	exec(`INSERT INTO gc_doomed_objects (storage_key, size, doomed_at, attempts, last_error, sweeping) VALUES ('a', 1, now() - interval '2 h', 3, 'permission denied', true)`)
@@ -89,6 +90,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	wants(t, found, levelNote, "database.main: synchronous_commit", "Purser's set their own value instead, for otherwise a push that was acknowledged may be gone")
+	wants(t, found, levelWarning, "deadlock_timeout", "it is 5m0s")
 	wants(t, found, levelError, "auth.enabled", "0.0.0.0:5000")
 	wants(t, found, levelWarning, "http.tls", "plain text")
 	wants(t, found, levelWarning, "garbage collection", "failed too often")
