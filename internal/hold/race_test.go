@@ -92,3 +92,42 @@ func TestLastPlaceAtOnce(t *testing.T) {
 		t.Errorf("the report: %v, want a refusal", err)
 	}
 }
+
+// TestReportMeetsDeletion: a namespace goes into the trash while its reporter reports. The report waits,
+// and is refused: nobody may be told that the digests are held where there is nothing to hold.
+func TestReportMeetsDeletion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 1, "")}) // so that no foreign key is to be checked
+	ctx := context.WithoutCancel(t.Context())
+	tx, err := b.d.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // it was committed
+	for _, sql := range []string{
+		"SELECT FROM top_level_namespaces WHERE name = 'acme' FOR UPDATE", "SELECT purser_holds_lock()",
+		"UPDATE top_level_namespaces SET deleted_at = now(), deleted_name = name, name = '#' || id, purge_after = now() + interval '1 day' WHERE name = 'acme'",
+	} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Report(ctx, acme, hold.Report{Items: items(5, 6, "")})
+		done <- err
+	}()
+	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+	for began := time.Now(); b.number(t, waiting) < 1 && len(done) == 0; {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the report doesn't wait")
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; oci.CodeOf(err) != oci.NameUnknown {
+		t.Errorf("a report in a namespace that went: %v", err)
+	}
+}

@@ -251,6 +251,7 @@ func TestHtpasswd(t *testing.T) {
 	servertest.Eventually(t, "the removal", func() bool {
 		return r.Do(t, "GET", "/auth/session", "", servertest.Basic("hal", "new")...).StatusCode == 401
 	})
+	r.Do(t, "GET", "/v2/", "", servertest.Basic("hal", "new")...).Want(t, 401, oci.Unauthorized) // a moment ago the check was remembered
 	if works(cookie...) {
 		t.Error("the session outlives the account")
 	}

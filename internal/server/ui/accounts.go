@@ -42,6 +42,9 @@ type userRow struct {
 // Local says that Purser itself keeps the account's password.
 func (u userRow) Local() bool { return u.Source == "local" }
 
+// InDirectory says that the account belongs to an entry of the directory of LDAP.
+func (u userRow) InDirectory() bool { return u.Source == "ldap" }
+
 // showAccounts lists people's accounts, with a notice and a new secret after a form.
 func (q *request) showAccounts(n *notice, made *secret) error {
 	query := url.Values{"limit": {"50"}}
@@ -70,7 +73,7 @@ func (q *request) showAccounts(n *notice, made *secret) error {
 		Title: "Accounts", Section: "accounts", Notice: n, Data: d, Lead: "People who may log in. Robots and teams belong to namespaces, and are on their pages.",
 		Same: []same{
 			command("purser user list"), command("purser user create NAME"), command("purser user disable NAME"), command("purser user admin NAME on"), command("purser user password NAME"), command("purser user revoke NAME"), command("purser user rebind NAME"),
-			call("GET", "/superuser/users"), call("POST", "/superuser/users"), call("PUT", "/superuser/users/{username}"), call("POST", "/superuser/users/{username}/revoke"),
+			call("GET", "/superuser/users"), call("POST", "/superuser/users"), call("PUT", "/superuser/users/{username}"), call("POST", "/superuser/users/{username}/revoke"), call("POST", "/superuser/users/{username}/rebind"),
 		},
 	})
 }
@@ -121,6 +124,8 @@ func changeAccounts(q *request) error {
 		}
 		return q.showAccounts(&notice{Text: fmt.Sprintf("Ended for %s: log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
 			name, ended.Sessions, ended.RefreshTokens, ended.PersonalTokens)}, nil)
+	case "rebind":
+		return q.rebind(name, path)
 	case "delete":
 		if err := q.call(http.MethodDelete, path, nil, nil); err != nil {
 			return q.showAccounts(failure(err), nil)
@@ -128,6 +133,26 @@ func changeAccounts(q *request) error {
 		return q.showAccounts(&notice{Text: "The account " + name + " was deleted. Its namespaces and repositories stay."}, nil)
 	}
 	return q.showAccounts(&notice{Bad: true, Text: "The form doesn't say what to do."}, nil)
+}
+
+// rebind gives an account of the directory to another entry, or to the next one that logs in by its name.
+func (q *request) rebind(name, path string) error {
+	var ended struct {
+		Sessions       int `json:"sessions"`
+		RefreshTokens  int `json:"refresh_tokens"`
+		PersonalTokens int `json:"personal_tokens"`
+	}
+	entry := strings.TrimSpace(q.form.Get("entry"))
+	body := map[string]any{"directory_name": entry, "keep_personal_tokens": q.form.Get("keep") == "true"}
+	if err := q.call(http.MethodPost, path+"/rebind", body, &ended); err != nil {
+		return q.showAccounts(failure(err), nil)
+	}
+	text := name + " goes to the next entry of the directory that logs in by this name."
+	if entry != "" {
+		text = name + " belongs to the entry that logs in as " + entry + ", and is called so from its next log-in on."
+	}
+	return q.showAccounts(&notice{Text: fmt.Sprintf("%s Ended: log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
+		text, ended.Sessions, ended.RefreshTokens, ended.PersonalTokens)}, nil)
 }
 
 // failure is the notice of a form that the API has refused.

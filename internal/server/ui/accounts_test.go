@@ -102,6 +102,26 @@ func TestAccounts(t *testing.T) {
 	open.open(t, "/ui/account", "no access control")
 }
 
+// TestRebindAccount: an administrator takes an account of the directory from its entry. Only accounts of
+// the directory have the form, and who isn't an administrator can't send it.
+func TestRebindAccount(t *testing.T) {
+	t.Parallel()
+	s := closed(t)
+	root := s.as("root")
+	lacks(t, root.open(t, "/ui/accounts"), `value="rebind"`)
+	if _, err := s.DB.Pool.Exec(t.Context(), "UPDATE accounts SET source = 'ldap', subject = 'uid=ann', entry_id = 'one', password_hash = NULL WHERE name = 'ann'"); err != nil {
+		t.Fatal(err)
+	}
+	root.open(t, "/ui/accounts", `value="rebind"`, "purser user rebind NAME")
+	root.send(t, "/ui/accounts", url.Values{"do": {"rebind"}, "name": {"ann"}}, "ann goes to the next entry", "Ended: log-ins of browsers")
+	var awaits bool
+	if err := s.DB.Pool.QueryRow(t.Context(), "SELECT awaits_entry AND entry_id IS NULL FROM accounts WHERE name = 'ann'").Scan(&awaits); err != nil || !awaits {
+		t.Errorf("ann still has its entry: %v", err)
+	}
+	root.send(t, "/ui/accounts", url.Values{"do": {"rebind"}, "name": {"bob"}}, `role="alert"`, "of LDAP")
+	s.Do(t, "POST", "/ui/accounts", "do=rebind&name=ann", append(servertest.As("bob"), "Content-Type", "application/x-www-form-urlencoded")...).WantStatus(t, 403)
+}
+
 // TestOwnAccount: a person makes a token and revokes it, and changes the password.
 func TestOwnAccount(t *testing.T) {
 	t.Parallel()
