@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"encoding/json"
 	"net"
 	"net/netip"
 	"net/url"
@@ -64,6 +65,13 @@ type pullable struct {
 	// Attached says that the manifest only looks like an image: it is what cosign or BuildKit attach
 	// to one.
 	Attached bool
+	// Manifest is the manifest's JSON; if it is "", clients asks for it where it matters.
+	Manifest string
+}
+
+// likeImage says that the manifest's type is that of images.
+func (p pullable) likeImage() bool {
+	return p.ArtifactType == "" || artifacts[p.ArtifactType] == "image"
 }
 
 const chartType = "application/vnd.cncf.helm.config.v1+json"
@@ -78,7 +86,6 @@ func (q *request) clients(p pullable) []client {
 	}
 	crane := "crane pull" + a.whenPlain(" --insecure")
 	regctl := client{"regctl", "regctl" + a.whenPlain(" --host reg="+a.Host+",tls=disabled") + " image export " + ref + " image.tar"}
-	// "oras pull" writes the files of an artifact, and leaves out layers without a name.
 	whole := []client{
 		{"oras (layout)", "oras copy" + a.whenPlain(" --from-plain-http") + " " + ref + " --to-oci-layout image:latest"},
 		{"crane", crane + " --format oci " + ref + " image"}, regctl,
@@ -88,7 +95,10 @@ func (q *request) clients(p pullable) []client {
 		return append([]client{{"helm", "helm pull" + a.whenPlain(" --plain-http") + " oci://" + name + chartVersion(p)}}, whole...)
 	case p.Attached:
 		return whole
-	case p.ArtifactType != "" && artifacts[p.ArtifactType] != "image":
+	case !p.likeImage():
+		if !q.hasFiles(p) {
+			return whole
+		}
 		return append([]client{{"oras", "oras pull" + a.whenPlain(" --plain-http") + " " + ref}}, whole...)
 	}
 	return []client{
@@ -98,6 +108,32 @@ func (q *request) clients(p pullable) []client {
 		{"skopeo", "skopeo copy" + a.whenPlain(" --src-tls-verify=false") + " docker://" + ref + " oci:image"},
 		regctl,
 	}
+}
+
+// hasFiles says whether "oras pull" pulls the whole artifact: it writes each layer into the file that the
+// layer's annotation names, and leaves out layers without a name, as if they weren't there.
+func (q *request) hasFiles(p pullable) bool {
+	if p.Manifest == "" {
+		var info manifestInfo
+		if err := q.get(apiPath("/repository/%s/manifest/%s", p.Repository, p.Digest), nil, &info); err != nil {
+			return false // it may be gone by now; the other commands serve for any artifact
+		}
+		p.Manifest = info.Data
+	}
+	var manifest struct {
+		Layers []struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"layers"`
+	}
+	if err := json.Unmarshal([]byte(p.Manifest), &manifest); err != nil {
+		return false
+	}
+	for _, l := range manifest.Layers {
+		if l.Annotations["org.opencontainers.image.title"] == "" {
+			return false
+		}
+	}
+	return len(manifest.Layers) > 0
 }
 
 // chartTag are the tags of charts whose versions Helm knows from the tag. Helm writes "_" in a tag
@@ -162,8 +198,8 @@ func (q *request) exampleOf(repository string, tags []tagRow, all bool) ([]clien
 // type than those of images is cosign's signature or BuildKit's attestation: both have the
 // configuration of an image.
 func (m *manifestInfo) pullOf(repository string) pullable {
-	p := pullable{Repository: repository, Digest: m.Digest, ArtifactType: m.ArtifactType}
-	p.Attached = slices.ContainsFunc(m.Layers, func(l layerInfo) bool {
+	p := pullable{Repository: repository, Digest: m.Digest, ArtifactType: m.ArtifactType, Manifest: m.Data}
+	p.Attached = p.likeImage() && slices.ContainsFunc(m.Layers, func(l layerInfo) bool {
 		return l.MediaType != "" && !strings.HasPrefix(l.MediaType, "application/vnd.oci.image.layer.") && !strings.HasPrefix(l.MediaType, "application/vnd.docker.image.rootfs.")
 	})
 	return p

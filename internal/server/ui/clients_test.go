@@ -76,8 +76,22 @@ func TestShownCommands(t *testing.T) {
 		latest := withConfig(t, r, "acme/chart", "latest", "application/vnd.cncf.helm.config.v1+json")
 		by := strings.ReplaceAll(reach.chart, " --version 1.2.3+b.1", "@"+latest.String())
 		want("/ui/repositories/acme/chart/-/tags/latest", strings.ReplaceAll(by, "1.2.3_b.1", "latest"))
-		withConfig(t, r, "acme/sbom", "v1", "application/vnd.example.thing")
-		want("/ui/repositories/acme/sbom/-/tags/v1", reach.artifact)
+		// oras pulls only layers that have the names of files.
+		thing := r.Push(t, "acme/sbom", "{}")
+		named := servertest.Descriptor("text/plain", thing, 2)
+		named["annotations"] = servertest.Object{"org.opencontainers.image.title": "sbom.txt"}
+		unnamed := servertest.Descriptor("text/plain", thing, 2)
+		_, wholeArtifact, _ := strings.Cut(reach.artifact, "\n")
+		for tag, layers := range map[string][]any{"v1": {named}, "partly": {named, unnamed}, "unnamed": {unnamed}, "empty": {}} {
+			commands := reach.artifact
+			if tag != "v1" {
+				commands = strings.ReplaceAll(wholeArtifact, ":v1", ":"+tag)
+			}
+			m := r.Put(t, "acme/sbom", tag, r.Simple(t, "acme/sbom", tag, servertest.Object{
+				"config": servertest.Descriptor("application/vnd.example.thing", thing, 2), "layers": layers}))
+			want("/ui/repositories/acme/sbom/-/tags/"+tag, commands)
+			want(manifestPage("acme/sbom", m), strings.ReplaceAll(commands, ":"+tag, "@"+m.String()))
+		}
 
 		// Signatures are newer than the image, and have the configuration of an image.
 		attached := strings.Replace(d.String(), ":", "-", 1)
