@@ -106,7 +106,8 @@ func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unpulled [NAMESPACE]", Short: "List the repositories that weren't pulled", Args: cobra.MaximumNArgs(1),
 		Long: "List the repositories that weren't pulled in the last days, of a namespace or all, as far as there is a history.\n" +
-			"They may be in use all the same: a client that has an image asks for it by HEAD, which is no pull.",
+			"They may be in use all the same: a client that has an image asks for it by HEAD, which is no pull,\n" +
+			"and pulls of the last minutes may not be counted yet (\"purser pulls status\").",
 	}
 	f, days, limit := command.AddFormat(cmd), addDays(cmd), addLimit(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
