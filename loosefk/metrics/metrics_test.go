@@ -120,8 +120,8 @@ func TestMetrics(t *testing.T) {
 	if age := got["loose_foreign_key_oldest_pending_seconds main public.projects"]; age <= 0 || age > 60 {
 		t.Errorf("the oldest pending record is %v s old", age)
 	}
-	if n, ok := got["loose_foreign_key_run_failures main"]; n != 0 || !ok {
-		t.Errorf("%v runs have failed, and there is such a series: %v", n, ok)
+	if n, ok := got["loose_foreign_key_run_failures main"]; ok {
+		t.Errorf("%v runs have failed", n)
 	}
 	exec(t, pool, "DROP TABLE builds")
 	if _, err := w.RunOnce(t.Context(), "main"); err == nil {
