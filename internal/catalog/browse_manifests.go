@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -86,4 +88,37 @@ func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Diges
 		m.Indexes = append(m.Indexes, index)
 	}
 	return m, nil
+}
+
+// maxOfImage is how many manifests ManifestsOfImage returns at most.
+const maxOfImage = 100
+
+// ManifestsOfImage returns the digests of those manifests of a repository whose configuration has
+// the given digest, and that of the manifest which has this digest itself; at most 100. Error:
+// NAME_UNKNOWN. Like DescribeManifest, it looks up ranges of one value in the order of the only
+// index that has this order.
+func (c *Catalog) ManifestsOfImage(ctx context.Context, path string, id oci.Digest) (list []oci.Digest, err error) {
+	r, err := c.FindRepository(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		(SELECT digest FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)
+		UNION ALL
+		(SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND configuration_blob_digest BETWEEN $3 AND $3 AND repository_id = $2
+			ORDER BY configuration_blob_digest, repository_id LIMIT $4)`, r.NamespaceID, r.ID, id.Bytes(), maxOfImage-1)
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (oci.Digest, error) {
+			var raw []byte
+			if err := row.Scan(&raw); err != nil {
+				return oci.Digest{}, err
+			}
+			return oci.DigestFromBytes(raw)
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for the manifests of image %s in %s: %w", id, path, err)
+	}
+	return list, nil
 }

@@ -180,6 +180,7 @@ func New(o Options) (*API, error) {
 	a.addTagList()
 	a.addTag()
 	a.addManifest()
+	a.addImage()
 	a.addReferrers()
 	a.addSystem()
 	a.addGC()

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -90,7 +89,7 @@ func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, rea
 		hosts = []string{c.Server().Host}
 	}
 	of := report.Of(found, hosts)
-	items, unknown, err := report.Items(of, resolver(cmd.Context(), c))
+	items, unknown, err := report.Items(of, asked{cmd.Context(), c})
 	if err != nil {
 		return report.Incomplete(err)
 	}
@@ -129,41 +128,6 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, ite
 		return fields(w, "digests", humanize.Comma(done.Digests), "added", humanize.Comma(done.Added), "removed", humanize.Comma(done.Removed),
 			"left out, held for now", humanize.Comma(done.Ending), "not in the registry", missing, "held until", clock(&done.Expires))
 	})
-}
-
-// resolver returns a Resolve that asks the registry for the history of tags.
-func resolver(ctx context.Context, c *api.Client) report.Resolve {
-	return func(repository, tag string, at time.Time) ([]oci.Digest, error) {
-		var page struct {
-			Tags []struct {
-				Digest oci.Digest `json:"manifest_digest"`
-				End    int64      `json:"end_ts"` // 0: the tag has this digest
-			} `json:"tags"`
-		}
-		q := url.Values{"specificTag": {tag}, "onlyActiveTags": {"false"}, "limit": {"100"}}
-		err := c.Get(ctx, api.Path("repository", repository, "tag")+"/", q, &page)
-		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusNotFound {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		var digests []oci.Digest
-		// The states are in the order of their ends, the latest first. The tag had the first
-		// state that ended after `at`, also if the log doesn't say when that began.
-		then := -1
-		for i, t := range page.Tags {
-			if t.End == 0 || time.Unix(t.End, 0).After(time.Now()) { // it is to expire in the future
-				digests = append(digests, t.Digest)
-			} else if !at.IsZero() && time.Unix(t.End, 0).After(at) {
-				then = i
-			}
-		}
-		if then >= 0 && !slices.Contains(digests, page.Tags[then].Digest) {
-			digests = append(digests, page.Tags[then].Digest)
-		}
-		return digests, nil
-	}
 }
 
 func reportKubernetesCommand(src *command.Source) *cobra.Command {
@@ -248,7 +212,7 @@ func reportStdinCommand(src *command.Source) *cobra.Command {
 		if len(found) == 0 && !r.empty && !r.dryRun {
 			return command.Refuse("The list is empty, so nothing was reported. With --allow-empty, the reporter holds nothing any more.")
 		}
-		items, unknown, err := report.Items(found, resolver(cmd.Context(), c))
+		items, unknown, err := report.Items(found, asked{cmd.Context(), c})
 		if err != nil {
 			return report.Incomplete(err)
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/report"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -45,12 +47,12 @@ func TestReport(t *testing.T) {
 	one, two := image(t, root, "v1", "one"), image(t, root, "v2", "two")
 
 	o.dockerWith("r.example/acme/app@"+one, "docker.io/library/alpine@"+two)
-	report := []string{"report", "docker", "host-1", "--registry", "r.example", "--namespace", "acme", "--lease", "2h"}
-	if text := o.ok("", append(report, "--dry-run")...); !strings.Contains(text, one+"  container web-0") || strings.Contains(text, two) {
+	host := []string{"report", "docker", "host-1", "--registry", "r.example", "--namespace", "acme", "--lease", "2h"}
+	if text := o.ok("", append(host, "--dry-run")...); !strings.Contains(text, one+"  container web-0") || strings.Contains(text, two) {
 		t.Errorf("a dry run prints\n%s", text)
 	}
 	o.fails("no reporter host-1", 3, "", "hold", "show", "host-1", "--namespace", "acme")
-	if text := o.ok("", report...); !strings.Contains(text, "digests                 1\n") || !strings.Contains(text, "not in the registry     0") {
+	if text := o.ok("", host...); !strings.Contains(text, "digests                 1\n") || !strings.Contains(text, "not in the registry     0") {
 		t.Errorf("it prints\n%s", text)
 	}
 	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  container web-0") || !strings.Contains(text, "2h0m0s") {
@@ -59,7 +61,7 @@ func TestReport(t *testing.T) {
 	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
 
 	o.dockerWith("docker.io/library/alpine@" + two)
-	o.fails("None of the 1 deployed images is of r.example", 3, "", report...)
+	o.fails("None of the 1 deployed images is of r.example", 3, "", host...)
 	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
 
 	list := "acme/app:v2 job shop\n\nr.example/acme/app@" + one + "\tpod a b\n" + `{"digest":"` + two + `","used_by":"me"}`
@@ -104,16 +106,49 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolve := resolver(t.Context(), c)
 	for at, want := range answers {
-		digests, err := resolve("acme/app", "v1", at)
-		if got := strings.Trim(fmt.Sprint(digests), "[]"); err != nil || got != want {
+		image := report.Image{Repository: "acme/app", Tag: "v1", At: at}
+		items, unknown, err := report.Items([]report.Image{image}, asked{t.Context(), c})
+		var got []string
+		for _, i := range items {
+			got = append(got, i.Digest.String())
+		}
+		if err != nil || len(unknown) > 0 || strings.Join(got, " ") != want {
 			t.Errorf("at %v: %s (%v), want %s", at, got, err, want)
 		}
 	}
 	for _, unknown := range [][2]string{{"acme/app", "none"}, {"acme/none", "v1"}} {
-		if digests, err := resolve(unknown[0], unknown[1], before); err != nil || len(digests) > 0 {
-			t.Errorf("%v: %v, %v", unknown, digests, err)
+		if states, err := (asked{t.Context(), c}).Tag(unknown[0], unknown[1], before); err != nil || len(states) > 0 {
+			t.Errorf("%v: %v, %v", unknown, states, err)
+		}
+	}
+}
+
+// TestResolveImage: a node knows an image by the digest of its configuration, or of its manifest.
+func TestResolveImage(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	root := o.r.With(servertest.As("root"))
+	manifest := image(t, root, "v1", "one")
+	image(t, root, "v2", "two")
+	parsed, err := oci.ParseDigest(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &command.Source{Environ: o.environ}
+	c, err := src.Client(command.NewRoot(src, Commands(src)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []oci.Digest{oci.Compute(oci.SHA256, []byte("one")), parsed} {
+		if found, err := (asked{t.Context(), c}).Image("acme/app", id); err != nil || fmt.Sprint(found) != "["+manifest+"]" {
+			t.Errorf("%s is %v (%v), want %s", id, found, err, manifest)
+		}
+	}
+	for _, repository := range []string{"acme/app", "acme/none"} {
+		if found, err := (asked{t.Context(), c}).Image(repository, oci.Compute(oci.SHA256, []byte("none"))); err != nil || len(found) > 0 {
+			t.Errorf("%s: %v, %v", repository, found, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ package report
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,14 +19,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Image is an image in use, by digest or by tag.
+// Image is an image in use, by its digest, by a tag, or by its id on the machine that runs it.
 type Image struct {
 	Host       string // of the registry, with the port if the name has one
 	Repository string
-	Tag        string     // "" if the image has a digest
-	Digest     oci.Digest // zero if the image has only a tag
+	Tag        string     // "" if the image has a digest or an id
+	Digest     oci.Digest // zero if the image has only a tag or an id
+	// ID is the digest of the image's configuration, by which an engine may know an image whose
+	// digest it doesn't know. Some engines use the digest of the manifest here too.
+	ID oci.Digest
 	// At is when the tag was resolved to a digest by whoever deployed it. Zero: now.
-	At     time.Time
+	At time.Time
+	// Since says that the tag was perhaps resolved again at any time after At.
+	Since  bool
 	UsedBy string // such as pod shop/web-7d9
 }
 
@@ -63,10 +69,35 @@ func CheckHost(host string) error {
 	return nil
 }
 
+// hexID matches an image's id without its algorithm, as CRI-O writes it.
+var hexID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// scheme matches what kubelets and engines write before an image's id, such as docker-pullable://.
+var scheme = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
+
+// ParseRunning reads what a node says about the image that a container runs: the member imageID of
+// a container's status in Kubernetes. That is a name with a digest, which may be any of the names
+// that the image has on the node, or else an id without host and repository: sha256:HEX, or HEX
+// alone. It returns false if the text says neither.
+func ParseRunning(text string) (Image, bool) {
+	text = scheme.ReplaceAllString(text, "")
+	if hexID.MatchString(text) {
+		text = "sha256:" + text
+	}
+	if id, err := oci.ParseDigest(text); err == nil {
+		return Image{ID: id}, true
+	}
+	i, err := Parse(text)
+	return i, err == nil && i.Tag == ""
+}
+
 // String returns the image's name.
 func (i Image) String() string {
-	if i.Tag == "" {
+	switch {
+	case !i.Digest.IsZero():
 		return i.Host + "/" + i.Repository + "@" + i.Digest.String()
+	case !i.ID.IsZero():
+		return i.Host + "/" + i.Repository + " with the id " + i.ID.String()
 	}
 	return i.Host + "/" + i.Repository + ":" + i.Tag
 }
@@ -76,9 +107,20 @@ func Of(images []Image, hosts []string) []Image {
 	return slices.DeleteFunc(slices.Clone(images), func(i Image) bool { return !slices.Contains(hosts, i.Host) })
 }
 
-// Resolve finds the digests that a tag had at a time and has now, which may be the same. The
-// zero time is now. It returns none if the repository never had such a tag, or no longer knows.
-type Resolve func(repository, tag string, at time.Time) ([]oci.Digest, error)
+// State is a digest that a tag has, or had until a time.
+type State struct {
+	Digest oci.Digest
+	End    time.Time // zero: the tag has it
+}
+
+// Registry says what the registry knows by the names of images. Both functions return nothing if
+// the registry doesn't have such an image, or no longer knows.
+type Registry interface {
+	// Tag returns the states of a tag, the newest first: at least those that ended after `since`.
+	Tag(repository, tag string, since time.Time) ([]State, error)
+	// Image returns the manifests that an image's id stands for.
+	Image(repository string, id oci.Digest) ([]oci.Digest, error)
+}
 
 // Item is a digest of a report.
 type Item struct {
@@ -86,46 +128,58 @@ type Item struct {
 	UsedBy string     `json:"used_by,omitempty"` // for people
 }
 
-// Items returns what a report sends: each digest once, with who uses it. Images with a tag alone
-// are resolved first; those whose tag doesn't exist are returned in `unknown`.
-func Items(images []Image, resolve Resolve) (items []Item, unknown []Image, err error) {
-	type user struct{ first, others int } // first is an index of items
-	users := map[oci.Digest]*user{}
-	type tag struct {
-		repository, tag string
-		at              time.Time
-	}
-	resolved := map[tag][]oci.Digest{}
+// Items returns what a report sends: each digest once, with who uses it. Images without a digest
+// are resolved first; those that the registry doesn't have are returned in `unknown`.
+func Items(images []Image, r Registry) (items []Item, unknown []Image, err error) {
+	c := collection{resolver: newResolver(r, images), byDigest: map[oci.Digest]*users{}}
 	for _, i := range images {
-		digests := []oci.Digest{i.Digest}
-		if i.Digest.IsZero() {
-			key := tag{i.Repository, i.Tag, i.At}
-			known := false
-			if digests, known = resolved[key]; !known {
-				if digests, err = resolve(i.Repository, i.Tag, i.At); err != nil {
-					return nil, nil, fmt.Errorf("resolving %s: %w", i, err)
-				}
-				resolved[key] = digests
-			}
-			if len(digests) == 0 {
-				unknown = append(unknown, i)
-			}
+		digests, err := c.resolver.digests(i)
+		if err != nil {
+			return nil, nil, fmt.Errorf("resolving %s: %w", i, err)
+		}
+		if len(digests) == 0 {
+			unknown = append(unknown, i)
 		}
 		for _, d := range digests {
-			if u := users[d]; u != nil {
-				u.others++
-				continue
-			}
-			users[d] = &user{first: len(items)}
-			items = append(items, Item{d, i.UsedBy})
+			c.add(d, i.UsedBy)
 		}
 	}
-	for _, u := range users {
-		if u.others > 0 {
-			items[u.first].UsedBy += fmt.Sprintf(" and %d more", u.others)
-		}
+	return c.items(), unknown, nil
+}
+
+// collection has the digests of a report, in the order in which they were added.
+type collection struct {
+	resolver *resolver
+	order    []oci.Digest
+	byDigest map[oci.Digest]*users
+}
+
+// users are those who use a digest.
+type users struct {
+	first  string
+	others map[string]bool
+}
+
+func (c *collection) add(d oci.Digest, usedBy string) {
+	switch u := c.byDigest[d]; {
+	case u == nil:
+		c.byDigest[d] = &users{first: usedBy, others: map[string]bool{}}
+		c.order = append(c.order, d)
+	case usedBy != u.first:
+		u.others[usedBy] = true
 	}
-	return items, unknown, nil
+}
+
+func (c *collection) items() []Item {
+	items := make([]Item, 0, len(c.order))
+	for _, d := range c.order {
+		item := Item{Digest: d, UsedBy: c.byDigest[d].first}
+		if n := len(c.byDigest[d].others); n > 0 {
+			item.UsedBy += fmt.Sprintf(" and %d more", n)
+		}
+		items = append(items, item)
+	}
+	return items
 }
 
 // errIncomplete begins the errors about sources that can't be read completely.

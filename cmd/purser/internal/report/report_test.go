@@ -60,31 +60,78 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestItems: a tag had another digest when it was deployed than now. Both must be reported, each
-// digest once, and a tag that isn't there must be told.
+// registry is a Registry.
+type registry struct {
+	states map[string][]State // by repository:tag, or repository with the id
+	broken string             // such a name
+	asked  int
+	since  map[string]time.Time
+}
+
+func (r *registry) Tag(repository, tag string, since time.Time) ([]State, error) {
+	return r.answer(repository+":"+tag, since)
+}
+
+func (r *registry) Image(repository string, id oci.Digest) (digests []oci.Digest, err error) {
+	states, err := r.answer(repository+" with the id "+id.String(), time.Time{})
+	for _, s := range states {
+		digests = append(digests, s.Digest)
+	}
+	return digests, err
+}
+
+func (r *registry) answer(name string, since time.Time) ([]State, error) {
+	r.asked++
+	if r.since == nil {
+		r.since = map[string]time.Time{}
+	}
+	r.since[name] = since
+	if name == r.broken {
+		return nil, errors.New("no answer")
+	}
+	return r.states[name], nil
+}
+
+func digest(t *testing.T, n int) oci.Digest {
+	t.Helper()
+	d, err := oci.ParseDigest(fmt.Sprintf("sha256:%064d", n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestItems: a tag had other digests when it was deployed than now. Each digest is reported once,
+// the registry is asked once for each tag, as far back as the oldest use, and a tag that isn't there
+// must be told. A pod counts with all that its tag named since it was made, a revision with what it
+// named then and now.
 func TestItems(t *testing.T) {
 	t.Parallel()
-	d1, _ := oci.ParseDigest(one)
-	d2, _ := oci.ParseDigest(two)
 	at := time.Unix(1e9, 0)
-	asked := 0
-	resolve := func(repository, tag string, when time.Time) ([]oci.Digest, error) {
-		asked++
-		switch {
-		case repository == "moved" && tag == "v1" && when.Equal(at):
-			return []oci.Digest{d1, d2}, nil
-		case repository == "broken":
-			return nil, errors.New("no answer")
-		}
-		return nil, nil
+	after := func(d time.Duration) time.Time { return at.Add(d) }
+	r := &registry{states: map[string][]State{
+		"moved:v1":                {{digest(t, 1), time.Time{}}, {digest(t, 2), after(time.Hour)}, {digest(t, 3), after(10 * time.Minute)}, {digest(t, 4), after(time.Minute)}, {digest(t, 5), after(-time.Hour)}},
+		"byid with the id " + one: {{Digest: digest(t, 6)}},
+	}}
+	image := func(repository, user string, at time.Time, since bool) Image {
+		return Image{Host: "h", Repository: repository, Tag: "v1", At: at, Since: since, UsedBy: user}
 	}
-	moved := Image{Host: "h", Repository: "moved", Tag: "v1", At: at, UsedBy: "pod a"}
-	gone := Image{Host: "h", Repository: "gone", Tag: "v1", UsedBy: "pod b"}
-	items, unknown, err := Items([]Image{moved, moved, gone, {Host: "h", Repository: "x", Digest: d2, UsedBy: "pod c"}}, resolve)
-	if err != nil || asked != 2 || fmt.Sprint(items) != fmt.Sprintf("[{%s pod a and 1 more} {%s pod a and 2 more}]", one, two) || len(unknown) != 1 || unknown[0].Repository != "gone" {
-		t.Errorf("%v, unknown %v, %v; %d requests", items, unknown, err, asked)
+	id, _ := oci.ParseDigest(one)
+	items, unknown, err := Items([]Image{
+		image("moved", "set a", at, false), image("moved", "pod b", after(5*time.Minute), true), image("moved", "pod b", after(5*time.Minute), true),
+		image("moved", "night", time.Time{}, false), image("gone", "pod c", at, false), {Host: "h", Repository: "byid", ID: id, UsedBy: "pod d"},
+		{Host: "h", Repository: "x", Digest: digest(t, 4), UsedBy: "pod e"},
+	}, r)
+	want := []Item{
+		{digest(t, 1), "set a and 2 more"}, {digest(t, 4), "set a and 1 more"}, {digest(t, 2), "pod b"}, {digest(t, 3), "pod b"}, {digest(t, 6), "pod d"},
 	}
-	if items, _, err := Items([]Image{{Host: "h", Repository: "broken", Tag: "v1"}}, resolve); err == nil || items != nil || !strings.Contains(err.Error(), "h/broken:v1") {
+	if err != nil || fmt.Sprint(items) != fmt.Sprint(want) || len(unknown) != 1 || unknown[0].Repository != "gone" {
+		t.Errorf("%v, unknown %v, %v\nwant %v", items, unknown, err, want)
+	}
+	if since := r.since["moved:v1"]; r.asked != 3 || since.After(at) || since.Before(after(-time.Hour)) {
+		t.Errorf("%d requests, since %v", r.asked, since)
+	}
+	if items, _, err := Items([]Image{image("broken", "", at, false)}, &registry{broken: "broken:v1"}); err == nil || items != nil || !strings.Contains(err.Error(), "h/broken:v1") {
 		t.Errorf("%v, %v", items, err)
 	}
 }

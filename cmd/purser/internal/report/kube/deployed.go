@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/report"
@@ -55,6 +54,16 @@ type specContainer struct {
 
 func (s podSpec) containers() []specContainer {
 	return slices.Concat(s.Containers, s.InitContainers, s.EphemeralContainers)
+}
+
+// volumes returns the names of the images that are mounted.
+func (s podSpec) volumes() (names []string) {
+	for _, v := range s.Volumes {
+		if v.Image.Reference != "" {
+			names = append(names, v.Image.Reference)
+		}
+	}
+	return names
 }
 
 type podTemplate struct {
@@ -180,47 +189,58 @@ func (d *deployed) job(j job) {
 	d.template(j.Spec.Template.Spec, j.Metadata.CreationTimestamp, j.Metadata.user("job"))
 }
 
-// pod adds the images of a pod's containers. A container's status has the digest that runs; a
-// container that hasn't started yet, or whose runtime names no digest, counts by its
-// specification.
+// pod adds the images of a pod's containers, also of those that haven't started yet.
 func (d *deployed) pod(p pod) {
 	if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 		return
 	}
-	user := p.Metadata.user("pod")
-	running := map[string]bool{} // by the container's name
+	running := map[string]string{} // by the container's name
 	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses) {
-		if i, err := report.Parse(s.ImageID); err == nil && !i.Digest.IsZero() && strings.Contains(s.ImageID, "@") {
-			i.UsedBy = user
-			d.found = append(d.found, i)
-			running[s.Name] = true
-		}
+		running[s.Name] = s.ImageID
 	}
-	spec := p.Spec
-	known := func(c specContainer) bool {
-		i, err := report.Parse(c.Image)
-		// The digest of a specification may be an index's, of which the status has the image.
-		return running[c.Name] && (err != nil || i.Digest.IsZero())
+	user, since := p.Metadata.user("pod"), p.Metadata.CreationTimestamp
+	for _, c := range p.Spec.containers() {
+		d.container(c.Image, running[c.Name], since, user)
 	}
-	spec.Containers = slices.DeleteFunc(slices.Clone(spec.Containers), known)
-	spec.InitContainers = slices.DeleteFunc(slices.Clone(spec.InitContainers), known)
-	spec.EphemeralContainers = slices.DeleteFunc(slices.Clone(spec.EphemeralContainers), known)
-	d.template(spec, p.Metadata.CreationTimestamp, user)
+	for _, name := range p.Spec.volumes() {
+		d.container(name, "", since, user)
+	}
 }
 
-// template adds the images of a pod's specification. `at` is when its tags were resolved.
+// container adds what is known about the image of a container of a pod that was made at `since`.
+// Whoever wrote the pod named the image by its specification, so that names the registry. What a
+// node says about a running container is the truth about the digest. But the host and the
+// repository there are those of any name that the image has on the node: of a mirror, of another
+// tag of the same image, or none. The digest may be another's too, if two images have one
+// configuration. Therefore both count: the digest of the node under the name of the specification
+// and under its own, and the specification itself. A tag counts with all that it named since the
+// pod was made, since a container that is started again may have been pulled again.
+func (d *deployed) container(spec, running string, since time.Time, user string) {
+	add := func(i report.Image) {
+		i.UsedBy = user
+		d.found = append(d.found, i)
+	}
+	named, err := report.Parse(spec)
+	if err == nil {
+		named.At, named.Since = since, true
+		add(named)
+	}
+	runs, known := report.ParseRunning(running)
+	if known && runs.Host != "" {
+		add(runs)
+	}
+	if known && err == nil && (runs.Host != named.Host || runs.Repository != named.Repository) {
+		add(report.Image{Host: named.Host, Repository: named.Repository, Digest: runs.Digest, ID: runs.ID})
+	}
+}
+
+// template adds the images of a template of pods. `at` is when its tags were resolved.
 func (d *deployed) template(s podSpec, at time.Time, user string) {
-	names := make([]string, 0, len(s.Containers))
+	names := s.volumes()
 	for _, c := range s.containers() {
 		names = append(names, c.Image)
 	}
-	for _, v := range s.Volumes {
-		names = append(names, v.Image.Reference)
-	}
 	for _, name := range names {
-		if name == "" {
-			continue
-		}
 		i, err := report.Parse(name)
 		if err != nil {
 			continue // no node can pull this name

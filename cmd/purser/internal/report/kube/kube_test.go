@@ -168,11 +168,13 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const id = "r.example/shop/crio with the id sha256:4444444444444444444444444444444444444444444444444444444444444444"
 	wantImages(t, got, map[string]string{
-		"r.example/shop/web@" + three: "pod shop/web-1", "r.example/shop/web:v3": "replicaset shop/web-10", "r.example/shop/web:v2": "replicaset shop/web-2",
-		"r.example/shop/new:v1": "pod shop/starting-1", "r.example/shop/p@" + two: "pod shop/pullable-1",
+		"r.example/shop/web@" + three: "pod shop/web-1", "r.example/shop/web:v3": "pod shop/web-1, replicaset shop/web-10", "r.example/shop/web:v2": "replicaset shop/web-2",
+		"r.example/shop/new:v1": "pod shop/starting-1", "r.example/shop/p:v1": "pod shop/pullable-1", "r.example/shop/p@" + two: "pod shop/pullable-1",
 		"r.example/shop/multi@" + one: "pod shop/index-1", "r.example/shop/multi@" + two: "pod shop/index-1",
-		"r.example/shop/crio:v1": "pod shop/config-1", "r.example/shop/init:v1": "pod shop/side-1", "docker.io/library/alpine:latest": "pod shop/side-1",
+		"r.example/shop/crio:v1": "pod shop/config-1", id: "pod shop/config-1",
+		"r.example/shop/init:v1": "pod shop/side-1", "docker.io/library/alpine:latest": "pod shop/side-1",
 		"r.example/shop/model:v1": "pod shop/side-1", "r.example/shop/alone:v1": "replicaset shop/alone-1",
 		"r.example/shop/blue:canary": "replicaset shop/blue-1", "r.example/shop/blue:v2": "replicaset shop/blue-2", "r.example/shop/blue:v3": "replicaset shop/blue-3",
 		"r.example/shop/db:v3": "controllerrevision shop/db-c", "r.example/shop/db:v2": "controllerrevision shop/db-b",
@@ -183,6 +185,8 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s was resolved at %v, want its creation", i.UsedBy, at)
 		} else if strings.HasPrefix(i.UsedBy, "cronjob") && !at.IsZero() {
 			t.Errorf("a CronJob's tag was resolved at %v", at)
+		} else if i.Tag != "" && i.Since != strings.HasPrefix(i.UsedBy, "pod") {
+			t.Errorf("a tag of %s: perhaps resolved again: %v", i.UsedBy, i.Since)
 		}
 	}
 }
@@ -211,7 +215,7 @@ func TestIncomplete(t *testing.T) {
 func TestExpiredList(t *testing.T) {
 	t.Parallel()
 	pods := []string{running("a-1", "Running", "r.example/a:v1", "r.example/a@"+one), running("b-1", "Running", "r.example/b:v1", "r.example/b@"+two)}
-	want := map[string]string{"r.example/a@" + one: "pod shop/a-1", "r.example/b@" + two: "pod shop/b-1"}
+	want := map[string]string{"r.example/a@" + one: "pod shop/a-1", "r.example/b@" + two: "pod shop/b-1", "r.example/a:v1": "pod shop/a-1", "r.example/b:v1": "pod shop/b-1"}
 	a := &apiServer{page: 1, gone: 3, objects: map[string][]string{"/api/v1/pods": pods}}
 	got, err := Images(t.Context(), a.options(t))
 	if err != nil {
@@ -234,7 +238,7 @@ func TestNamespaces(t *testing.T) {
 	o := a.options(t)
 	o.Namespaces = []string{"shop", "pay"}
 	got, err := Images(t.Context(), o)
-	if err != nil || len(got) != 2 {
+	if err != nil || len(got) != 4 {
 		t.Errorf("%d images, %v", len(got), err)
 	}
 	for _, path := range a.asked {

@@ -1,0 +1,63 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/report"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// asked is a report.Registry that asks a server.
+type asked struct {
+	ctx    context.Context
+	client *api.Client
+}
+
+// maxTagPages is how many pages of a tag's history are read, of 100 states each.
+const maxTagPages = 50
+
+// Tag returns the states of a tag that ended after `since`.
+func (a asked) Tag(repository, tag string, since time.Time) (states []report.State, err error) {
+	q := url.Values{"specificTag": {tag}, "onlyActiveTags": {"false"}, "limit": {"100"}}
+	var page struct {
+		Tags []struct {
+			Digest oci.Digest `json:"manifest_digest"`
+			End    int64      `json:"end_ts"` // 0: the tag has this digest
+		} `json:"tags"`
+	}
+	err = a.client.Get(a.ctx, api.Path("repository", repository, "tag")+"/", q, &page)
+	if notFound(err) {
+		return nil, nil
+	}
+	for _, t := range page.Tags {
+		s := report.State{Digest: t.Digest}
+		// An end in the future is the tag's expiration.
+		if end := time.Unix(t.End, 0); t.End != 0 && !end.After(time.Now()) {
+			s.End = end
+		}
+		states = append(states, s)
+	}
+	return states, err
+}
+
+// Image returns the manifests whose configuration is `id`, and the manifest with this digest.
+func (a asked) Image(repository string, id oci.Digest) (digests []oci.Digest, err error) {
+	var found struct {
+		Digests []oci.Digest `json:"digests"`
+	}
+	err = a.client.Get(a.ctx, api.Path("repository", repository, "image", id.String()), nil, &found)
+	if notFound(err) {
+		return nil, nil
+	}
+	return found.Digests, err
+}
+
+func notFound(err error) bool {
+	refused, ok := errors.AsType[*api.Error](err)
+	return ok && refused.Status == http.StatusNotFound
+}
