@@ -27,6 +27,9 @@ type Reporter struct {
 	Reported  time.Time  `json:"reported_at"`
 	Expires   time.Time  `json:"expires_at"`
 	SilentAt  *time.Time `json:"silent_told_at,omitempty" doc:"When it was told that the reporter is silent"`
+	// Unresolved are the images of the last whole list for which there was no digest.
+	Unresolved      int64    `json:"unresolved,omitempty" doc:"How many images of its last whole list could not be resolved, so that only what it held of them before is held"`
+	UnresolvedFirst []string `json:"unresolved_first,omitempty" nullable:"false" doc:"The first 20 of them, with the reasons"`
 }
 
 // States of a reporter.
@@ -37,7 +40,7 @@ const (
 )
 
 func scanReporter(c pgx.CollectableRow) (r Reporter, err error) {
-	err = c.Scan(&r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
+	err = c.Scan(&r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt, &r.Unresolved, &r.UnresolvedFirst)
 	return r, err
 }
 
@@ -56,7 +59,8 @@ func (h *Holds) List(ctx context.Context, namespace, after string, n int) (list 
 	rows, err := h.db.Pool.Query(ctx, `
 		SELECT COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
-			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
+			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at,
+			r.unresolved, r.unresolved_first
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name > $2 ORDER BY r.name LIMIT $3`, id, after, n+1)
 	if err == nil {
@@ -93,10 +97,11 @@ func (h *Holds) get(ctx context.Context, p Place) (id int64, r Reporter, err err
 	err = h.db.Pool.QueryRow(ctx, `
 		SELECT r.id, COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
-			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
+			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at,
+			r.unresolved, r.unresolved_first
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name = $2`, namespace, p.Reporter).
-		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
+		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt, &r.Unresolved, &r.UnresolvedFirst)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, r, p.unknown()
 	}

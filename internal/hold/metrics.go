@@ -14,10 +14,11 @@ import (
 const maxSeries = 1000
 
 type metrics struct {
-	reports   prometheus.Histogram
-	reporters *prometheus.GaugeVec
-	left      *prometheus.GaugeVec
-	digests   prometheus.Gauge
+	reports    prometheus.Histogram
+	reporters  *prometheus.GaugeVec
+	left       *prometheus.GaugeVec
+	digests    prometheus.Gauge
+	unresolved prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -36,6 +37,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		digests: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_held_digests", Help: "Digests that live reporters hold. A digest that two reporters hold counts twice.",
 		}),
+		unresolved: factory.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_hold_unresolved_images", Help: "Images that live reporters found in use and could not resolve to digests in their last whole lists.",
+		}),
 	}
 }
 
@@ -49,6 +53,7 @@ func (h *Holds) measure(ctx context.Context) error {
 			h.metrics.reporters.WithLabelValues(state).Set(math.NaN())
 		}
 		h.metrics.digests.Set(math.NaN())
+		h.metrics.unresolved.Set(math.NaN())
 	}
 	return err
 }
@@ -57,23 +62,24 @@ func (h *Holds) measureReporters(ctx context.Context) error {
 	rows, err := h.db.Pool.Query(ctx, `
 		SELECT COALESCE(n.name, ''), r.name,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
-			r.digests, extract(epoch FROM r.expires_at - now())::float8
+			r.digests, r.unresolved, extract(epoch FROM r.expires_at - now())::float8
 		FROM holdreporters r LEFT JOIN top_level_namespaces n ON n.id = r.namespace_id
 		WHERE n.deleted_at IS NULL ORDER BY r.expires_at`)
 	if err != nil {
 		return fmt.Errorf("reading the reporters of holds: %w", err)
 	}
 	count := map[string]float64{Live: 0, Silent: 0, Ended: 0}
-	var held float64
+	var held, notResolved float64
 	h.metrics.left.Reset()
 	var namespace, name, state string
-	var digests int64
+	var digests, unresolved int64
 	var left float64
 	series := 0
-	_, err = pgx.ForEachRow(rows, []any{&namespace, &name, &state, &digests, &left}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &name, &state, &digests, &unresolved, &left}, func() error {
 		count[state]++
 		if state != Ended {
 			held += float64(digests)
+			notResolved += float64(unresolved)
 		}
 		if series++; series <= maxSeries {
 			h.metrics.left.WithLabelValues(namespace, name).Set(left)
@@ -87,5 +93,6 @@ func (h *Holds) measureReporters(ctx context.Context) error {
 		h.metrics.reporters.WithLabelValues(state).Set(n)
 	}
 	h.metrics.digests.Set(held)
+	h.metrics.unresolved.Set(notResolved)
 	return nil
 }

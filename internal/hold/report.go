@@ -22,6 +22,20 @@ import (
 type Item struct {
 	Digest oci.Digest `json:"digest"`
 	UsedBy string     `json:"used_by,omitempty"` // for people; at most 256 bytes
+	// Names are the names, such as a tag's, by which the reporter found the digest: see Unresolved.
+	// AnyName stands for more names than there may be.
+	Names []string `json:"names,omitempty"`
+}
+
+// AnyName is a name of an item that stands for all names.
+const AnyName = "*"
+
+// Unresolved is an image in use for which the reporter found no digest, since the registry refused
+// to tell or has no such image. What the reporter held under this name stays held.
+type Unresolved struct {
+	Name   string `json:"name"`
+	UsedBy string `json:"used_by,omitempty"` // for people
+	Reason string `json:"reason,omitempty"`  // for people
 }
 
 // Report is what a reporter runs: the whole list, or the difference to its last report.
@@ -33,6 +47,8 @@ type Report struct {
 	Full   bool
 	Items  []Item
 	Remove []oci.Digest
+	// Unresolved are the images of the whole list, or of the difference, that have no item.
+	Unresolved []Unresolved
 	// Base is the revision to which a difference refers. Nil: any.
 	Base *int64
 	By   By
@@ -46,8 +62,11 @@ type Reported struct {
 	Added    int64  `json:"added"`
 	Removed  int64  `json:"removed"`
 	// Ending is how many digests the reporter has left out without the right to end their holds.
-	Ending  int64     `json:"ending,omitempty" doc:"Digests that the reporter lists no more and that stay held until the lease ends that they had: the account may not delete in the namespace"`
-	Expires time.Time `json:"expires_at" doc:"When the holds end, unless the reporter reports again"`
+	Ending int64 `json:"ending,omitempty" doc:"Digests that the reporter lists no more and that stay held until the lease ends that they had: the account may not delete in the namespace"`
+	// Kept is how many digests are held because a name of theirs is unresolved.
+	Kept       int64     `json:"kept,omitempty" doc:"Digests of an earlier report that this one lacks and that stay held, since an image under whose name they were held could not be resolved"`
+	Unresolved int64     `json:"unresolved,omitempty" doc:"Images of the report that could not be resolved"`
+	Expires    time.Time `json:"expires_at" doc:"When the holds end, unless the reporter reports again"`
 	// Missing is how many of the digests the registry doesn't have where the holds are in
 	// force; nil if that couldn't be told in time.
 	Missing        *int64       `json:"missing,omitempty" doc:"How many of these digests no manifest has yet, or any more. Absent if that could not be told in time"`
@@ -108,6 +127,13 @@ func (h *Holds) check(p Place, r Report) ([]Item, error) {
 		return nil, invalid("kind", "it is longer than %d bytes, or no text", maxKind)
 	case len(r.Items) > h.opt.MaxDigests:
 		return nil, h.tooMany(len(r.Items))
+	case len(r.Unresolved) > h.opt.MaxDigests:
+		return nil, h.tooMany(len(r.Unresolved))
+	}
+	for i := range r.Unresolved {
+		if err := checkName(r.Unresolved[i].Name); err != nil {
+			return nil, invalid("unresolved", "item %d: %v", i+1, err)
+		}
 	}
 	items := slices.Clone(r.Items)
 	for i := range items {
@@ -119,9 +145,13 @@ func (h *Holds) check(p Place, r Report) ([]Item, error) {
 		if len(t.UsedBy) > maxUsedBy {
 			t.UsedBy = strings.ToValidUTF8(t.UsedBy[:maxUsedBy], "")
 		}
+		var err error
+		if t.Names, err = checkNames(t.Names); err != nil {
+			return nil, invalid("digests", "item %d: %v", i+1, err)
+		}
 	}
 	slices.SortStableFunc(items, func(a, b Item) int { return bytes.Compare(a.Digest.Bytes(), b.Digest.Bytes()) })
-	return slices.CompactFunc(items, func(a, b Item) bool { return a.Digest == b.Digest }), nil
+	return compact(items), nil
 }
 
 func (h *Holds) tooMany(n int) error {
@@ -178,7 +208,7 @@ func (t *reporting) run(ctx context.Context) error {
 	}
 	t.out.Reporter, t.out.Digests = t.place.Reporter, int64(len(t.all))
 	t.out.Added, t.out.Removed = int64(changes.added), int64(changes.removed)
-	t.out.Ending = int64(changes.ending)
+	t.out.Ending, t.out.Kept, t.out.Unresolved = int64(changes.ending), int64(changes.kept), int64(len(t.report.Unresolved))
 	if err := t.renew(ctx, changes); err != nil {
 		return err
 	}
@@ -190,15 +220,16 @@ func (t *reporting) run(ctx context.Context) error {
 	}
 	return audit.Append(ctx, t.tx, audit.Entry{Kind: audit.ReportHolds, Namespace: t.place.Namespace, Detail: map[string]any{
 		"reporter": t.place.Reporter, "revision": t.out.Revision, "digests": t.out.Digests, "added": t.out.Added, "removed": t.out.Removed,
-		"ending": t.out.Ending,
+		"ending": t.out.Ending, "kept": t.out.Kept, "unresolved": t.out.Unresolved,
 	}})
 }
 
 // changes are what a report changes.
 type changes struct {
-	write   []Item // added, or with another UsedBy
+	write   []Item // added, or with another UsedBy or other names
 	added   int
 	removed int
+	kept    int      // left out, and held since a name of theirs is unresolved
 	end     [][]byte // left out without the right to end holds
 	ending  int      // these, and those that earlier reports left out and that have not ended
 	remove  [][]byte // removed, or ended already
@@ -222,6 +253,7 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 	for _, s := range before {
 		known[s.Digest] = s
 	}
+	unresolved := t.unresolved()
 	wanted := make(map[oci.Digest]bool, len(t.report.Items))
 	for _, item := range t.report.Items {
 		wanted[item.Digest] = true
@@ -229,7 +261,10 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 		if !there || s.ends != nil {
 			c.added++
 		}
-		if !there || s.ends != nil || s.UsedBy != item.UsedBy {
+		if there && s.ends == nil {
+			item.Names = unresolved.stay(s.Names, item.Names, !t.report.Full)
+		}
+		if !there || s.ends != nil || s.UsedBy != item.UsedBy || !slices.Equal(s.Names, item.Names) {
 			c.write = append(c.write, item)
 		}
 	}
@@ -239,7 +274,12 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 	}
 	t.all = slices.Clone(t.report.Items)
 	for _, s := range before {
-		if !wanted[s.Digest] {
+		switch {
+		case wanted[s.Digest]:
+		case s.ends == nil && t.report.Full && unresolved.any(s.Names):
+			c.kept++
+			t.all = append(t.all, s.Item)
+		default:
 			t.leave(&c, s, t.report.Full || drop[s.Digest])
 		}
 	}
@@ -248,13 +288,13 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 
 // stored returns the reporter's holds.
 func (t *reporting) stored(ctx context.Context) ([]stored, error) {
-	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, ends_at FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
+	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, names, ends_at FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s stored, err error) {
 		var raw []byte
-		if err := row.Scan(&raw, &s.UsedBy, &s.ends); err != nil {
+		if err := row.Scan(&raw, &s.UsedBy, &s.Names, &s.ends); err != nil {
 			return s, err
 		}
 		s.Digest, err = oci.DigestFromBytes(raw)
@@ -265,14 +305,15 @@ func (t *reporting) stored(ctx context.Context) ([]stored, error) {
 // write changes the reporter's holds.
 func (t *reporting) write(ctx context.Context, c changes) error {
 	for items := range slices.Chunk(c.write, reportBatch) {
-		digests, used := make([][]byte, len(items)), make([]string, len(items))
+		digests, used, names := make([][]byte, len(items)), make([]string, len(items)), make([]string, len(items))
 		for i, item := range items {
-			digests[i], used[i] = item.Digest.Bytes(), item.UsedBy
+			digests[i], used[i], names[i] = item.Digest.Bytes(), item.UsedBy, strings.Join(item.Names, "\n")
 		}
+		// PostgreSQL has no arrays of arrays of different lengths, so names come as lines.
 		_, err := t.tx.Exec(ctx, `
-			INSERT INTO holds (digest, reporter_id, used_by)
-			SELECT d, $1, u FROM unnest($2::bytea[], $3::text[]) AS w (d, u)
-			ON CONFLICT (digest, reporter_id) DO UPDATE SET used_by = EXCLUDED.used_by, ends_at = NULL`, t.id, digests, used)
+			INSERT INTO holds (digest, reporter_id, used_by, names)
+			SELECT d, $1, u, string_to_array(n, E'\n') FROM unnest($2::bytea[], $3::text[], $4::text[]) AS w (d, u, n)
+			ON CONFLICT (digest, reporter_id) DO UPDATE SET used_by = EXCLUDED.used_by, names = EXCLUDED.names, ends_at = NULL`, t.id, digests, used, names)
 		if err != nil {
 			return err
 		}
@@ -306,10 +347,13 @@ func (t *reporting) renew(ctx context.Context, c changes) error {
 			revision = revision + CASE WHEN @changed::boolean THEN 1 ELSE 0 END, digests = @digests, account = NULLIF(@account::text, ''),
 			owner_id = @owner, reported_at = clock_timestamp(),
 			expires_at = GREATEST(clock_timestamp() + COALESCE(@lease::interval, lease), CASE WHEN NOT @may_end::boolean THEN expires_at END),
-			silent_told_at = NULL, ended_told_at = NULL
+			silent_told_at = NULL, ended_told_at = NULL,
+			unresolved = CASE WHEN @full::boolean THEN @unresolved ELSE unresolved END,
+			unresolved_first = CASE WHEN @full::boolean THEN @first::text[] ELSE unresolved_first END
 		WHERE id = @id RETURNING revision, expires_at`, db.Args{
 		"id": t.id, "kind": t.report.Kind, "lease": lease, "changed": c.any(), "digests": len(t.all) + c.ending, "account": t.report.By.Name,
 		"owner": t.owner, "may_end": t.report.By.MayEnd,
+		"full": t.report.Full, "unresolved": len(t.report.Unresolved), "first": firstUnresolved(t.report.Unresolved),
 	}).Scan(&t.out.Revision, &t.out.Expires)
 	t.out.Expires = t.out.Expires.UTC()
 	return err

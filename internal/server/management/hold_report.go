@@ -21,12 +21,22 @@ type holdReport struct {
 	Base    *int64       `json:"base,omitempty" doc:"The revision to which add and remove refer. Absent: whatever there is"`
 	Add     []holdItem   `json:"add,omitempty" doc:"Digests that the reporter holds in addition. An item may also be the digest alone, as a text"`
 	Remove  []oci.Digest `json:"remove,omitempty" doc:"Digests that the reporter holds no more"`
+	// Unresolved are images in use for which the reporter found no digest.
+	Unresolved []unresolvedImage `json:"unresolved,omitempty" doc:"Images in use for which the reporter found no digest. What an earlier report held under these names stays held"`
 }
 
 // holdItem is a digest of a report.
 type holdItem struct {
 	Digest oci.Digest `json:"digest"`
 	UsedBy string     `json:"used_by,omitempty" doc:"What uses it, for people: the first 256 bytes are kept" example:"pod shop/web-7d9"`
+	Names  []string   `json:"names,omitempty" doc:"Names of images, such as that of a tag, by which the reporter found the digest; up to 1 KiB each. More than 100 count as *, which stands for all" example:"registry.example.com/acme/web:v1"`
+}
+
+// unresolvedImage is an image for which a reporter found no digest.
+type unresolvedImage struct {
+	Name   string `json:"name" doc:"The name, as in the names of digests" example:"registry.example.com/acme/web:v1"`
+	UsedBy string `json:"used_by,omitempty" doc:"What uses it, for people" example:"pod shop/web-7d9"`
+	Reason string `json:"reason,omitempty" doc:"Why it could not be resolved, for people"`
 }
 
 // UnmarshalJSON reads a digest alone, or an object.
@@ -49,6 +59,8 @@ func (i *holdItem) UnmarshalJSON(b []byte) error {
 const (
 	// itemMemory is about how many bytes of memory an item of a report takes.
 	itemMemory = 512
+	// nameMemory is the same for each name of an item.
+	nameMemory = 1024
 	// itemBytes is how many bytes of the body an item may have on average.
 	itemBytes = 512
 	// maxLine is the longest line of a stream, in bytes.
@@ -61,6 +73,7 @@ type reportReader struct {
 	in   io.Reader
 	most int // items
 	n    int
+	used int64 // bytes of memory
 }
 
 // readReport reads a report from the body of a request, piece by piece. If it returns an error,
@@ -99,17 +112,19 @@ func reportTooLong(most int) error {
 		WithDetail(map[string]int{"most": most})
 }
 
-// item counts an item, and takes memory for it from the request's share.
-func (r *reportReader) item() error {
+// item counts an item with so many names, and takes memory for it from the request's share.
+func (r *reportReader) item(names int) error {
 	if r.n++; r.n > r.most {
 		return reportTooLong(r.most)
 	}
-	const step = 1000
-	if r.n%step != 1 {
-		return nil
+	const step = 1000 * itemMemory
+	before := r.used / step
+	r.used += itemMemory + int64(names)*nameMemory
+	if steps := r.used/step - before; steps > 0 || r.n == 1 {
+		_, err := r.body.Lease.Take(r.body.Context(), max(1, steps)*step)
+		return err
 	}
-	_, err := r.body.Lease.Take(r.body.Context(), step*itemMemory)
-	return err
+	return nil
 }
 
 func badReport(format string, args ...any) error {
@@ -139,7 +154,7 @@ func (r *reportReader) lines(report *hold.Report) error {
 		if err := json.Unmarshal(line, &item); err != nil {
 			return badReport("line %d: %v", n, err)
 		}
-		if err := r.item(); err != nil {
+		if err := r.item(len(item.Names)); err != nil {
 			return err
 		}
 		report.Items = append(report.Items, hold.Item(item))
@@ -191,33 +206,42 @@ func (r *reportReader) member(d *json.Decoder, name string, report *hold.Report)
 		}
 		return nil
 	case "digests", "add":
-		return r.list(d, name, func() error {
+		return r.list(d, name, func() (int, error) {
 			var item holdItem
 			err := d.Decode(&item)
 			report.Items = append(report.Items, hold.Item(item))
-			return err
+			return len(item.Names), err
 		})
 	case "remove":
-		return r.list(d, name, func() error {
+		return r.list(d, name, func() (int, error) {
 			var digest oci.Digest
 			err := d.Decode(&digest)
 			report.Remove = append(report.Remove, digest)
-			return err
+			return 0, err
+		})
+	case "unresolved":
+		return r.list(d, name, func() (int, error) {
+			var image unresolvedImage
+			err := d.Decode(&image)
+			report.Unresolved = append(report.Unresolved, hold.Unresolved(image))
+			return 2, err
 		})
 	}
-	return badReport("it has a member %q; those that it may have are digests, base, add and remove", name)
+	return badReport("it has a member %q; those that it may have are digests, base, add, remove and unresolved", name)
 }
 
-// list reads an array, for each element of which it calls `next`.
-func (r *reportReader) list(d *json.Decoder, name string, next func() error) error {
+// list reads an array, for each element of which it calls `next`, which returns how many names the
+// element has.
+func (r *reportReader) list(d *json.Decoder, name string, next func() (names int, err error)) error {
 	if err := expect(d, name, json.Delim('[')); err != nil {
 		return err
 	}
 	for n := 1; d.More(); n++ {
-		if err := next(); err != nil {
+		names, err := next()
+		if err != nil {
 			return badReport("%s: item %d: %v", name, n, err)
 		}
-		if err := r.item(); err != nil {
+		if err := r.item(names); err != nil {
 			return err
 		}
 	}

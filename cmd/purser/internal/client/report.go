@@ -30,7 +30,9 @@ func reportCommand(src *command.Source) *cobra.Command {
 		reportKubernetesCommand(src), reportDockerCommand(src), reportContainerdCommand(src), reportStdinCommand(src))
 	cmd.Long = "Tell a registry what is deployed, so that it isn't deleted. The registry keeps the digests of a report until they are missing\n" +
 		"in a later report of the same reporter, or until the reporter hasn't reported for its lease. If what is deployed can't be\n" +
-		"read completely, nothing is reported."
+		"read completely, nothing is reported. An image that the registry doesn't know, or that the account may not read, is named,\n" +
+		"and what the reporter held under its name stays held: the exit code is 4 then. With --namespace, images of other namespaces\n" +
+		"of the registry are left out."
 	return addServer(cmd)
 }
 
@@ -88,24 +90,38 @@ func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, rea
 	if len(hosts) == 0 {
 		hosts = []string{c.Server().Host}
 	}
-	of := report.Of(found, hosts)
-	items, unknown, err := report.Items(of, asked{cmd.Context(), c})
+	return r.resolve(cmd, c, reporter, report.Of(found, hosts), fmt.Sprintf("None of the %d deployed images is of %s", len(found), strings.Join(hosts, " or ")))
+}
+
+// resolve reports the digests of images. `none` says that there are none.
+func (r *reporting) resolve(cmd *cobra.Command, c *api.Client, reporter string, images []report.Image, none string) error {
+	namespace := r.namespace.Get("namespace")
+	in := report.In(images, namespace)
+	if others := len(images) - len(in); others > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s of other namespaces than %s left out\n", counted(int64(others), "image is", "images are"), namespace)
+		none += " in namespace " + namespace
+	}
+	found, err := report.Resolve(in, asked{cmd.Context(), c})
 	if err != nil {
 		return report.Incomplete(err)
 	}
-	tellUnknown(cmd, unknown)
-	if len(items) == 0 && !r.empty && !r.dryRun {
-		return command.Refuse(fmt.Sprintf("None of the %d deployed images is of %s, so nothing was reported. Name the registry as images do with --registry, or add\n"+
-			"--allow-empty: then the reporter holds nothing any more.", len(found), strings.Join(hosts, " or ")))
+	tellUnresolved(cmd, found.Unresolved)
+	if len(found.Items)+len(found.Unresolved) == 0 && !r.empty && !r.dryRun {
+		return command.Refuse(none + ", so nothing was reported. Name the registry as images do with --registry, or add\n" +
+			"--allow-empty: then the reporter holds nothing any more.")
 	}
-	return r.send(cmd, c, reporter, items)
+	if err := r.send(cmd, c, reporter, found); err != nil {
+		return err
+	}
+	if len(found.Unresolved) > 0 {
+		return command.ExitCode(command.ExitFindings)
+	}
+	return nil
 }
 
 // send reports the whole list of what is deployed, or prints it.
-func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, items []report.Item) error {
-	if items == nil {
-		items = []report.Item{}
-	}
+func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, found report.Found) error {
+	items := found.Items
 	if r.dryRun {
 		return r.format.Print(cmd.OutOrStdout(), items, func(w io.Writer) error {
 			rows := make([][]string, len(items))
@@ -115,9 +131,13 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, ite
 			return table(w, []string{"DIGEST", "USED BY"}, rows, false)
 		})
 	}
+	body := map[string]any{"digests": items}
+	if len(found.Unresolved) > 0 {
+		body["unresolved"] = found.Unresolved
+	}
 	q := parameters("namespace", r.namespace.Get("namespace"), "lease", r.lease, "kind", r.kind)
 	var done hold.Reported
-	if err := c.Do(cmd.Context(), http.MethodPut, api.Path("holds", reporter), q, map[string]any{"digests": items}, &done); err != nil {
+	if err := c.Do(cmd.Context(), http.MethodPut, api.Path("holds", reporter), q, body, &done); err != nil {
 		return err
 	}
 	return r.format.Print(cmd.OutOrStdout(), done, func(w io.Writer) error {
@@ -126,7 +146,8 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, ite
 			missing = humanize.Comma(*done.Missing)
 		}
 		return fields(w, "digests", humanize.Comma(done.Digests), "added", humanize.Comma(done.Added), "removed", humanize.Comma(done.Removed),
-			"left out, held for now", humanize.Comma(done.Ending), "not in the registry", missing, "held until", clock(&done.Expires))
+			"left out, held for now", humanize.Comma(done.Ending), "not resolved", humanize.Comma(done.Unresolved),
+			"kept for those", humanize.Comma(done.Kept), "not in the registry", missing, "held until", clock(&done.Expires))
 	})
 }
 
@@ -209,15 +230,11 @@ func reportStdinCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if len(found) == 0 && !r.empty && !r.dryRun {
-			return command.Refuse("The list is empty, so nothing was reported. With --allow-empty, the reporter holds nothing any more.")
+		none := "The list has nothing"
+		if len(found) == 0 {
+			none = "The list is empty"
 		}
-		items, unknown, err := report.Items(found, asked{cmd.Context(), c})
-		if err != nil {
-			return report.Incomplete(err)
-		}
-		tellUnknown(cmd, unknown)
-		return r.send(cmd, c, args[0], items)
+		return r.resolve(cmd, c, args[0], found, none)
 	})
 	return cmd
 }
@@ -264,13 +281,16 @@ func parseDeployed(line []byte) (report.Image, error) {
 	return i, err
 }
 
-// tellUnknown tells which images the registry hasn't.
-func tellUnknown(cmd *cobra.Command, unknown []report.Image) {
-	for _, i := range unknown {
+// tellUnresolved tells which images couldn't be resolved.
+func tellUnresolved(cmd *cobra.Command, unresolved []report.Unresolved) {
+	for _, i := range unresolved {
 		used := ""
 		if i.UsedBy != "" {
 			used = ", used by " + i.UsedBy
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s%s: no such tag in the registry, or no right to read it\n", i, used)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s%s: %s\n", i.Name, used, i.Reason)
+	}
+	if len(unresolved) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s not resolved: what was held of them before stays held\n", counted(int64(len(unresolved)), "image was", "images were"))
 	}
 }

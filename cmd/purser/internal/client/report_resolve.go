@@ -31,8 +31,8 @@ func (a asked) Tag(repository, tag string, since time.Time) (states []report.Sta
 		} `json:"tags"`
 	}
 	err = a.client.Get(a.ctx, api.Path("repository", repository, "tag")+"/", q, &page)
-	if notFound(err) {
-		return nil, nil
+	if err != nil {
+		return nil, refusal(err)
 	}
 	for _, t := range page.Tags {
 		s := report.State{Digest: t.Digest}
@@ -42,7 +42,7 @@ func (a asked) Tag(repository, tag string, since time.Time) (states []report.Sta
 		}
 		states = append(states, s)
 	}
-	return states, err
+	return states, nil
 }
 
 // Image returns the manifests whose configuration is `id`, and the manifest with this digest.
@@ -51,13 +51,18 @@ func (a asked) Image(repository string, id oci.Digest) (digests []oci.Digest, er
 		Digests []oci.Digest `json:"digests"`
 	}
 	err = a.client.Get(a.ctx, api.Path("repository", repository, "image", id.String()), nil, &found)
-	if notFound(err) {
-		return nil, nil
-	}
-	return found.Digests, err
+	return found.Digests, refusal(err)
 }
 
-func notFound(err error) bool {
+// refusal turns the registry's error into a report.Refusal, and its answer that something isn't
+// there into nil. It returns other errors, such as that of a registry that can't be reached.
+func refusal(err error) error {
 	refused, ok := errors.AsType[*api.Error](err)
-	return ok && refused.Status == http.StatusNotFound
+	switch {
+	case !ok:
+		return err
+	case refused.Status == http.StatusNotFound:
+		return nil
+	}
+	return &report.Refusal{Reason: err.Error()}
 }

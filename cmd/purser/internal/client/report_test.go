@@ -72,7 +72,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("the reporter is\n%s", text)
 	}
 	code, stdout, stderr := o.purser("acme/app:none\nacme/app:v2\n", "report", "stdin", "host-1", "--namespace", "acme")
-	if code != 0 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "removed                 1\n") {
+	if code != 4 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "removed                 1\n") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	o.ok("", "tag", "delete", "acme/app:v1", "--yes")
@@ -108,12 +108,12 @@ func TestResolve(t *testing.T) {
 	}
 	for at, want := range answers {
 		image := report.Image{Repository: "acme/app", Tag: "v1", At: at}
-		items, unknown, err := report.Items([]report.Image{image}, asked{t.Context(), c})
+		found, err := report.Resolve([]report.Image{image}, asked{t.Context(), c})
 		var got []string
-		for _, i := range items {
+		for _, i := range found.Items {
 			got = append(got, i.Digest.String())
 		}
-		if err != nil || len(unknown) > 0 || strings.Join(got, " ") != want {
+		if err != nil || len(found.Unresolved) > 0 || strings.Join(got, " ") != want {
 			t.Errorf("at %v: %s (%v), want %s", at, got, err, want)
 		}
 	}
@@ -151,4 +151,43 @@ func TestResolveImage(t *testing.T) {
 			t.Errorf("%s: %v, %v", repository, found, err)
 		}
 	}
+}
+
+// TestReportInAClosedRegistry: a robot that may read one namespace reports a cluster's images, of
+// which some are of other namespaces, some can't be read, and some aren't there. It holds the
+// others, and says what it lacks. What it held under a name that it may no longer read stays held.
+func TestReportInAClosedRegistry(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	root := o.r.With(servertest.As("root"))
+	image(t, root, "v1", "one")
+	image(t, root, "v2", "two")
+	root.Put(t, "tools/purser", "latest", servertest.Image(t, root.Push(t, "tools/purser", "three"), nil, nil))
+	var robot struct{ Token string }
+	root.Manage(t, "PUT", "/organization/acme/robots/cluster", `{"actions":["hold","pull"]}`).Into(t, 201, &robot)
+	root.Manage(t, "PUT", "/organization/acme/permissions/user/acme+cluster", `{"role":"reader"}`).WantStatus(t, 200)
+	o.environ = append(o.environ[:2:2], "PURSER_TOKEN="+robot.Token)
+
+	// As shipped, the report's own pod has an image of another namespace.
+	own := "r.example/tools/purser:latest pod report"
+	code, stdout, stderr := o.purser("r.example/acme/app:v1 pod a\n"+own, "report", "stdin", "c", "--namespace", "acme")
+	if code != 0 || !strings.Contains(stderr, "1 image is of other namespaces than acme") || !strings.Contains(stdout, "digests                 1\n") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	list := "r.example/acme/app:v1 pod a\nr.example/acme/app:v2 pod b\nr.example/acme/ap:v1 pod c\nr.example/acme/app:v3 pod d\n" + own
+	code, stdout, stderr = o.purser(list, "report", "stdin", "c", "--namespace", "acme")
+	for _, want := range []string{"r.example/acme/ap:v1, used by pod c: ", "r.example/acme/app:v3, used by pod d: no such tag", "2 images were not resolved"} {
+		if code != 4 || !strings.Contains(stderr, want) || !strings.Contains(stdout, "digests                 2\n") || !strings.Contains(stdout, "not resolved            2\n") {
+			t.Errorf("exit code %d, want %q in\n%s%s", code, want, stdout, stderr)
+		}
+	}
+	root.Manage(t, "PUT", "/repository/acme/app/tag/v3", `{"manifest_digest":"`+image(t, root, "v4", "four")+`"}`).WantStatus(t, 201)
+	o.purser("r.example/acme/app:v3 pod d", "report", "stdin", "c", "--namespace", "acme")
+	root.Manage(t, "DELETE", "/repository/acme/app/tag/v3?override_holds=true", "").WantStatus(t, 204)
+	code, stdout, _ = o.purser("r.example/acme/app:v3 pod d", "report", "stdin", "c", "--namespace", "acme")
+	if code != 4 || !strings.Contains(stdout, "kept for those          1\n") {
+		t.Errorf("exit code %d\n%s", code, stdout)
+	}
+	root.Manage(t, "DELETE", "/repository/acme/app/tag/v4", "").Refused(t, 409, "invalid_request", "pod d")
 }

@@ -4,11 +4,14 @@
 //
 // A report replaces the reporter's list, so what a source leaves out may be deleted. Therefore a
 // source returns either everything that it found, or an error if a part of it couldn't be read.
+// What the registry doesn't tell about single images is another matter: the report holds what it
+// can, and names the others, of which the registry keeps what it held under these names before.
 package report
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,7 +34,10 @@ type Image struct {
 	// At is when the tag was resolved to a digest by whoever deployed it. Zero: now.
 	At time.Time
 	// Since says that the tag was perhaps resolved again at any time after At.
-	Since  bool
+	Since bool
+	// Doubt says that another image of the list says what runs, so that the registry may lack this
+	// one.
+	Doubt  bool
 	UsedBy string // such as pod shop/web-7d9
 }
 
@@ -107,6 +113,14 @@ func Of(images []Image, hosts []string) []Image {
 	return slices.DeleteFunc(slices.Clone(images), func(i Image) bool { return !slices.Contains(hosts, i.Host) })
 }
 
+// In returns the images of the registry's namespace, and those without a repository. It returns all
+// if the namespace is "".
+func In(images []Image, namespace string) []Image {
+	return slices.DeleteFunc(slices.Clone(images), func(i Image) bool {
+		return namespace != "" && i.Repository != "" && !strings.HasPrefix(i.Repository, namespace+"/")
+	})
+}
+
 // State is a digest that a tag has, or had until a time.
 type State struct {
 	Digest oci.Digest
@@ -114,7 +128,8 @@ type State struct {
 }
 
 // Registry says what the registry knows by the names of images. Both functions return nothing if
-// the registry doesn't have such an image, or no longer knows.
+// the registry doesn't have such an image, or no longer knows; and a *Refusal if it doesn't tell.
+// Other errors say that the registry can't be reached at all.
 type Registry interface {
 	// Tag returns the states of a tag, the newest first: at least those that ended after `since`.
 	Tag(repository, tag string, since time.Time) ([]State, error)
@@ -122,29 +137,59 @@ type Registry interface {
 	Image(repository string, id oci.Digest) ([]oci.Digest, error)
 }
 
+// Refusal is why a registry doesn't tell what an image's name stands for.
+type Refusal struct{ Reason string }
+
+func (r *Refusal) Error() string { return r.Reason }
+
 // Item is a digest of a report.
 type Item struct {
 	Digest oci.Digest `json:"digest"`
 	UsedBy string     `json:"used_by,omitempty"` // for people
+	// Names are those of the images that were resolved to the digest.
+	Names []string `json:"names,omitempty"`
 }
 
-// Items returns what a report sends: each digest once, with who uses it. Images without a digest
-// are resolved first; those that the registry doesn't have are returned in `unknown`.
-func Items(images []Image, r Registry) (items []Item, unknown []Image, err error) {
+// Unresolved is an image of which the registry told no digest, or not all.
+type Unresolved struct {
+	Name   string `json:"name"`
+	UsedBy string `json:"used_by,omitempty"`
+	Reason string `json:"reason"`
+}
+
+// Found is what a report sends.
+type Found struct {
+	Items      []Item       // each digest once, with who uses it
+	Unresolved []Unresolved // each name once
+}
+
+// absent is the reason why a tag is unresolved that the registry doesn't have.
+const absent = "no such tag in the registry, or no right to read it"
+
+// Resolve finds the digests of images. An image that can't be resolved doesn't stop it. It returns
+// an error if the registry can't be reached.
+func Resolve(images []Image, r Registry) (f Found, err error) {
 	c := collection{resolver: newResolver(r, images), byDigest: map[oci.Digest]*users{}}
+	told := map[string]bool{}
 	for _, i := range images {
 		digests, err := c.resolver.digests(i)
-		if err != nil {
-			return nil, nil, fmt.Errorf("resolving %s: %w", i, err)
+		refused, ok := errors.AsType[*Refusal](err)
+		if err != nil && !ok {
+			return Found{}, fmt.Errorf("resolving %s: %w", i, err)
 		}
-		if len(digests) == 0 {
-			unknown = append(unknown, i)
+		if err == nil && len(digests) == 0 && !i.Doubt {
+			refused = &Refusal{absent}
+		}
+		if refused != nil && !told[i.String()] {
+			told[i.String()] = true
+			f.Unresolved = append(f.Unresolved, Unresolved{i.String(), i.UsedBy, refused.Reason})
 		}
 		for _, d := range digests {
-			c.add(d, i.UsedBy)
+			c.add(d, i)
 		}
 	}
-	return c.items(), unknown, nil
+	f.Items = c.items()
+	return f, nil
 }
 
 // collection has the digests of a report, in the order in which they were added.
@@ -154,21 +199,33 @@ type collection struct {
 	byDigest map[oci.Digest]*users
 }
 
-// users are those who use a digest.
+// users are those who use a digest, and the names by which they found it.
 type users struct {
 	first  string
 	others map[string]bool
+	names  map[string]bool
 }
 
-func (c *collection) add(d oci.Digest, usedBy string) {
-	switch u := c.byDigest[d]; {
-	case u == nil:
-		c.byDigest[d] = &users{first: usedBy, others: map[string]bool{}}
+func (c *collection) add(d oci.Digest, i Image) {
+	u := c.byDigest[d]
+	if u == nil {
+		u = &users{first: i.UsedBy, others: map[string]bool{}, names: map[string]bool{}}
+		c.byDigest[d] = u
 		c.order = append(c.order, d)
-	case usedBy != u.first:
-		u.others[usedBy] = true
+	}
+	if i.UsedBy != u.first {
+		u.others[i.UsedBy] = true
+	}
+	if i.Digest.IsZero() {
+		u.names[i.String()] = true
 	}
 }
+
+// maxNames is how many names an item may have; more are sent as anyName.
+const (
+	maxNames = 100
+	anyName  = "*"
+)
 
 func (c *collection) items() []Item {
 	items := make([]Item, 0, len(c.order))
@@ -176,6 +233,9 @@ func (c *collection) items() []Item {
 		item := Item{Digest: d, UsedBy: c.byDigest[d].first}
 		if n := len(c.byDigest[d].others); n > 0 {
 			item.UsedBy += fmt.Sprintf(" and %d more", n)
+		}
+		if item.Names = slices.Sorted(maps.Keys(c.byDigest[d].names)); len(item.Names) > maxNames {
+			item.Names = []string{anyName}
 		}
 		items = append(items, item)
 	}

@@ -62,10 +62,11 @@ func FuzzParse(f *testing.F) {
 
 // registry is a Registry.
 type registry struct {
-	states map[string][]State // by repository:tag, or repository with the id
-	broken string             // such a name
-	asked  int
-	since  map[string]time.Time
+	states  map[string][]State // by repository:tag, or repository with the id
+	refused map[string]string  // reasons by such names
+	broken  string             // such a name
+	asked   int
+	since   map[string]time.Time
 }
 
 func (r *registry) Tag(repository, tag string, since time.Time) ([]State, error) {
@@ -89,6 +90,9 @@ func (r *registry) answer(name string, since time.Time) ([]State, error) {
 	if name == r.broken {
 		return nil, errors.New("no answer")
 	}
+	if reason := r.refused[name]; reason != "" {
+		return nil, &Refusal{reason}
+	}
 	return r.states[name], nil
 }
 
@@ -101,11 +105,11 @@ func digest(t *testing.T, n int) oci.Digest {
 	return d
 }
 
-// TestItems: a tag had other digests when it was deployed than now. Each digest is reported once,
+// TestResolve: a tag had other digests when it was deployed than now. Each digest is reported once,
 // the registry is asked once for each tag, as far back as the oldest use, and a tag that isn't there
 // must be told. A pod counts with all that its tag named since it was made, a revision with what it
 // named then and now.
-func TestItems(t *testing.T) {
+func TestResolve(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1e9, 0)
 	after := func(d time.Duration) time.Time { return at.Add(d) }
@@ -117,22 +121,49 @@ func TestItems(t *testing.T) {
 		return Image{Host: "h", Repository: repository, Tag: "v1", At: at, Since: since, UsedBy: user}
 	}
 	id, _ := oci.ParseDigest(one)
-	items, unknown, err := Items([]Image{
+	found, err := Resolve([]Image{
 		image("moved", "set a", at, false), image("moved", "pod b", after(5*time.Minute), true), image("moved", "pod b", after(5*time.Minute), true),
 		image("moved", "night", time.Time{}, false), image("gone", "pod c", at, false), {Host: "h", Repository: "byid", ID: id, UsedBy: "pod d"},
 		{Host: "h", Repository: "x", Digest: digest(t, 4), UsedBy: "pod e"},
 	}, r)
-	want := []Item{
-		{digest(t, 1), "set a and 2 more"}, {digest(t, 4), "set a and 1 more"}, {digest(t, 2), "pod b"}, {digest(t, 3), "pod b"}, {digest(t, 6), "pod d"},
-	}
-	if err != nil || fmt.Sprint(items) != fmt.Sprint(want) || len(unknown) != 1 || unknown[0].Repository != "gone" {
-		t.Errorf("%v, unknown %v, %v\nwant %v", items, unknown, err, want)
+	names := []string{"h/moved:v1"}
+	want := Found{Items: []Item{
+		{digest(t, 1), "set a and 2 more", names}, {digest(t, 4), "set a and 1 more", names}, {digest(t, 2), "pod b", names}, {digest(t, 3), "pod b", names},
+		{digest(t, 6), "pod d", []string{"h/byid with the id " + one}},
+	}, Unresolved: []Unresolved{{"h/gone:v1", "pod c", absent}}}
+	if err != nil || fmt.Sprint(found) != fmt.Sprint(want) {
+		t.Errorf("%v, %v\nwant %v", found, err, want)
 	}
 	if since := r.since["moved:v1"]; r.asked != 3 || since.After(at) || since.Before(after(-time.Hour)) {
 		t.Errorf("%d requests, since %v", r.asked, since)
 	}
-	if items, _, err := Items([]Image{image("broken", "", at, false)}, &registry{broken: "broken:v1"}); err == nil || items != nil || !strings.Contains(err.Error(), "h/broken:v1") {
-		t.Errorf("%v, %v", items, err)
+}
+
+// TestUnresolved: images that can't be read don't stop the others, and each is told once. A registry
+// that can't be reached does.
+func TestUnresolved(t *testing.T) {
+	t.Parallel()
+	r := &registry{
+		states:  map[string][]State{"good:v1": {{Digest: digest(t, 1)}}},
+		refused: map[string]string{"closed:v1": "denied", "closed with the id " + one: "denied, too"},
+		broken:  "broken:v1",
+	}
+	id, _ := oci.ParseDigest(one)
+	list := []Image{
+		{Host: "h", Repository: "closed", Tag: "v1", UsedBy: "pod a"}, {Host: "h", Repository: "closed", Tag: "v1", UsedBy: "pod b", Doubt: true},
+		{Host: "h", Repository: "typo", Tag: "v1", UsedBy: "pod c"}, {Host: "h", Repository: "closed", ID: id, UsedBy: "pod a", Doubt: true},
+		{Host: "h", Repository: "gone", Tag: "v1", UsedBy: "pod d", Doubt: true}, {Host: "h", Repository: "good", Tag: "v1", UsedBy: "pod e"},
+	}
+	found, err := Resolve(list, r)
+	want := Found{Items: []Item{{digest(t, 1), "pod e", []string{"h/good:v1"}}}, Unresolved: []Unresolved{
+		{"h/closed:v1", "pod a", "denied"}, {"h/typo:v1", "pod c", absent}, {"h/closed with the id " + one, "pod a", "denied, too"},
+	}}
+	if err != nil || fmt.Sprint(found) != fmt.Sprint(want) {
+		t.Errorf("%v, %v\nwant %v", found, err, want)
+	}
+	found, err = Resolve(append(list, Image{Host: "h", Repository: "broken", Tag: "v1"}), r)
+	if err == nil || len(found.Items)+len(found.Unresolved) > 0 || !strings.Contains(err.Error(), "h/broken:v1") {
+		t.Errorf("%v, %v", found, err)
 	}
 }
 

@@ -220,17 +220,17 @@ func (d *deployed) container(spec, running string, since time.Time, user string)
 		i.UsedBy = user
 		d.found = append(d.found, i)
 	}
+	runs, known := report.ParseRunning(running)
 	named, err := report.Parse(spec)
 	if err == nil {
-		named.At, named.Since = since, true
+		named.At, named.Since, named.Doubt = since, true, known && !runs.Digest.IsZero()
 		add(named)
 	}
-	runs, known := report.ParseRunning(running)
 	if known && runs.Host != "" {
 		add(runs)
 	}
 	if known && err == nil && (runs.Host != named.Host || runs.Repository != named.Repository) {
-		add(report.Image{Host: named.Host, Repository: named.Repository, Digest: runs.Digest, ID: runs.ID})
+		add(report.Image{Host: named.Host, Repository: named.Repository, Digest: runs.Digest, ID: runs.ID, Doubt: true})
 	}
 }
 
