@@ -3,14 +3,17 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +44,9 @@ type reporting struct {
 	format        *command.Format
 	namespace     *url.Values
 	lease, kind   string
-	hosts         []string // of the registry, as images name it; none: the server's
+	hosts         []string       // of the registry, as images name it; none: the server's
+	known         []string       // further ones
+	others        map[string]int // images of other hosts, by host
 	dryRun, empty bool
 	interval      time.Duration // 0: report once
 }
@@ -57,11 +62,23 @@ func addReporting(cmd *cobra.Command, kind string) *reporting {
 // addInterval adds the flags of sources that can be read again and again.
 func (r *reporting) addInterval(cmd *cobra.Command) {
 	cmd.Flags().Var(listFlag{&r.hosts, report.CheckHost}, "registry", "report the images of these `HOSTS`, by which images name the registry (default: the server's host)")
+	cmd.Flags().Var(listFlag{&r.known, report.CheckHost}, "also-known-as", "report the images of these `HOSTS` too: second names of the registry, such as that by which nodes use it as a mirror; may be repeated")
 	cmd.Flags().DurationVar(&r.interval, "interval", 0, "report again after this `TIME`, such as 5m, until the process is stopped (default: report once)")
 }
 
+// source reads what is deployed.
+type source func(context.Context) (report.Deployed, error)
+
+// images is a source that has images alone.
+func images(read func(context.Context) ([]report.Image, error)) source {
+	return func(ctx context.Context) (report.Deployed, error) {
+		list, err := read(ctx)
+		return report.Deployed{Images: list}, err
+	}
+}
+
 // run reports the images that `read` finds, once or again and again.
-func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read func(context.Context) ([]report.Image, error)) error {
+func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read source) error {
 	if r.interval < 0 || r.interval > 0 && r.interval < time.Second {
 		return command.Usagef("--interval: %v isn't possible: use at least 1s, or leave it out to report once", r.interval)
 	}
@@ -81,16 +98,21 @@ func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read
 	}
 }
 
-func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, read func(context.Context) ([]report.Image, error)) error {
+func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, read source) error {
 	found, err := read(cmd.Context())
 	if err != nil {
 		return err
+	}
+	for _, text := range found.Unread {
+		fmt.Fprintln(cmd.ErrOrStderr(), text)
 	}
 	hosts := r.hosts
 	if len(hosts) == 0 {
 		hosts = []string{c.Server().Host}
 	}
-	return r.resolve(cmd, c, reporter, report.Of(found, hosts), fmt.Sprintf("None of the %d deployed images is of %s", len(found), strings.Join(hosts, " or ")))
+	hosts = slices.Concat(hosts, r.known)
+	r.others = report.Others(found.Images, hosts)
+	return r.resolve(cmd, c, reporter, report.Of(found.Images, hosts), fmt.Sprintf("None of the %d deployed images is of %s", len(found.Images), strings.Join(hosts, " or ")))
 }
 
 // resolve reports the digests of images. `none` says that there are none.
@@ -140,15 +162,46 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, fou
 	if err := c.Do(cmd.Context(), http.MethodPut, api.Path("holds", reporter), q, body, &done); err != nil {
 		return err
 	}
-	return r.format.Print(cmd.OutOrStdout(), done, func(w io.Writer) error {
+	answer := struct {
+		hold.Reported
+		Others map[string]int `json:"other_hosts,omitempty"` // images by host
+	}{done, r.others}
+	return r.format.Print(cmd.OutOrStdout(), answer, func(w io.Writer) error {
 		missing := "unknown"
 		if done.Missing != nil {
 			missing = humanize.Comma(*done.Missing)
 		}
 		return fields(w, "digests", humanize.Comma(done.Digests), "added", humanize.Comma(done.Added), "removed", humanize.Comma(done.Removed),
 			"left out, held for now", humanize.Comma(done.Ending), "not resolved", humanize.Comma(done.Unresolved),
-			"kept for those", humanize.Comma(done.Kept), "not in the registry", missing, "held until", clock(&done.Expires))
+			"kept for those", humanize.Comma(done.Kept), "not in the registry", missing, "held until", clock(&done.Expires),
+			"of other hosts", r.otherHosts())
 	})
+}
+
+// maxHosts is how many other hosts are named.
+const maxHosts = 10
+
+// otherHosts says how many images are of other hosts, those with the most first. One of them may be
+// a second name of the registry.
+func (r *reporting) otherHosts() string {
+	hosts := slices.SortedFunc(maps.Keys(r.others), func(a, b string) int { return cmp.Or(cmp.Compare(r.others[b], r.others[a]), cmp.Compare(a, b)) })
+	all := 0
+	for _, n := range r.others {
+		all += n
+	}
+	text := humanize.Comma(int64(all))
+	for i, host := range hosts {
+		switch {
+		case i == maxHosts:
+			return text + ", and others"
+		case i == 0:
+			text += ": "
+		default:
+			text += ", "
+		}
+		text += host + " " + humanize.Comma(int64(r.others[host]))
+	}
+	return text
 }
 
 func reportKubernetesCommand(src *command.Source) *cobra.Command {
@@ -156,7 +209,9 @@ func reportKubernetesCommand(src *command.Source) *cobra.Command {
 		Use: "kubernetes REPORTER", Short: "Report what a Kubernetes cluster runs, and what it would roll back to", Args: cobra.ExactArgs(1),
 		Long: "Report what a Kubernetes cluster runs, and what it would roll back to: the images of pods, of the newest revisions of Deployments,\n" +
 			"StatefulSets and DaemonSets, of CronJobs, and of Jobs that haven't finished. In a pod, the command uses the pod's service account;\n" +
-			"elsewhere the kubeconfig that kubectl would use. It needs the right to list pods, replicasets, controllerrevisions, cronjobs and jobs.",
+			"elsewhere the kubeconfig that kubectl would use. It needs the right to list pods,\n" +
+			"podtemplates, replicationcontrollers, replicasets, controllerrevisions, cronjobs and jobs. With the right to list\n" +
+			"customresourcedefinitions, it also reads custom resources that have templates of pods, as far as it may list them.",
 		Example: "  purser report kubernetes prod-eu --server https://registry.example.com --namespace acme --interval 5m",
 	}
 	r := addReporting(cmd, "kubernetes")
@@ -170,7 +225,7 @@ func reportKubernetesCommand(src *command.Source) *cobra.Command {
 		if o.Rollbacks < 0 {
 			return command.Usagef("--rollbacks: %d isn't possible: use 0 or more", o.Rollbacks)
 		}
-		return r.run(cmd, c, args[0], func(ctx context.Context) ([]report.Image, error) { return kube.Images(ctx, o) })
+		return r.run(cmd, c, args[0], func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) })
 	})
 	return cmd
 }
@@ -189,7 +244,7 @@ func reportDockerCommand(src *command.Source) *cobra.Command {
 				host = value
 			}
 		}
-		return r.run(cmd, c, args[0], func(ctx context.Context) ([]report.Image, error) { return report.Docker(ctx, host) })
+		return r.run(cmd, c, args[0], images(func(ctx context.Context) ([]report.Image, error) { return report.Docker(ctx, host) }))
 	})
 	return cmd
 }
@@ -201,7 +256,7 @@ func reportContainerdCommand(src *command.Source) *cobra.Command {
 	var socket string
 	textFlag(cmd, &socket, "socket", report.DefaultContainerd, "the `PATH` of containerd's socket", notEmpty)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		return r.run(cmd, c, args[0], func(ctx context.Context) ([]report.Image, error) { return report.Containerd(ctx, socket) })
+		return r.run(cmd, c, args[0], images(func(ctx context.Context) ([]report.Image, error) { return report.Containerd(ctx, socket) }))
 	})
 	return cmd
 }

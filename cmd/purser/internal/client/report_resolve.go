@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -21,28 +22,37 @@ type asked struct {
 // maxTagPages is how many pages of a tag's history are read, of 100 states each.
 const maxTagPages = 50
 
-// Tag returns the states of a tag that ended after `since`.
+// Tag returns the states of a tag that ended after `since`, and perhaps some before that. The
+// history lists the newest first.
 func (a asked) Tag(repository, tag string, since time.Time) (states []report.State, err error) {
 	q := url.Values{"specificTag": {tag}, "onlyActiveTags": {"false"}, "limit": {"100"}}
-	var page struct {
-		Tags []struct {
-			Digest oci.Digest `json:"manifest_digest"`
-			End    int64      `json:"end_ts"` // 0: the tag has this digest
-		} `json:"tags"`
-	}
-	err = a.client.Get(a.ctx, api.Path("repository", repository, "tag")+"/", q, &page)
-	if err != nil {
-		return nil, refusal(err)
-	}
-	for _, t := range page.Tags {
-		s := report.State{Digest: t.Digest}
-		// An end in the future is the tag's expiration.
-		if end := time.Unix(t.End, 0); t.End != 0 && !end.After(time.Now()) {
-			s.End = end
+	for range maxTagPages {
+		var page struct {
+			Tags []struct {
+				Digest oci.Digest `json:"manifest_digest"`
+				End    int64      `json:"end_ts"` // 0: the tag has this digest
+			} `json:"tags"`
+			Next string `json:"next_page"`
 		}
-		states = append(states, s)
+		if err := a.client.Get(a.ctx, api.Path("repository", repository, "tag")+"/", q, &page); err != nil {
+			return states, refusal(err)
+		}
+		for _, t := range page.Tags {
+			s := report.State{Digest: t.Digest}
+			// An end in the future is the tag's expiration.
+			if end := time.Unix(t.End, 0); t.End != 0 && !end.After(time.Now()) {
+				s.End = end
+			}
+			if states = append(states, s); !s.End.IsZero() && s.End.Before(since) {
+				return states, nil
+			}
+		}
+		if page.Next == "" {
+			return states, nil
+		}
+		q.Set("next_page", page.Next)
 	}
-	return states, nil
+	return states, &report.Refusal{Reason: fmt.Sprintf("it was moved more than %d times since then, of which only the last ones count", len(states))}
 }
 
 // Image returns the manifests whose configuration is `id`, and the manifest with this digest.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,13 +47,17 @@ func TestReport(t *testing.T) {
 	root := o.r.With(servertest.As("root"))
 	one, two := image(t, root, "v1", "one"), image(t, root, "v2", "two")
 
-	o.dockerWith("r.example/acme/app@"+one, "docker.io/library/alpine@"+two)
+	o.dockerWith("r.example/acme/app@"+one, "docker.io/acme/alpine@"+two)
 	host := []string{"report", "docker", "host-1", "--registry", "r.example", "--namespace", "acme", "--lease", "2h"}
 	if text := o.ok("", append(host, "--dry-run")...); !strings.Contains(text, one+"  container web-0") || strings.Contains(text, two) {
 		t.Errorf("a dry run prints\n%s", text)
 	}
+	if text := o.ok("", append(host, "--dry-run", "--also-known-as", "mirror.example,docker.io")...); !strings.Contains(text, two+"  container web-1") {
+		t.Errorf("with a second name of the registry, a dry run prints\n%s", text)
+	}
 	o.fails("no reporter host-1", 3, "", "hold", "show", "host-1", "--namespace", "acme")
-	if text := o.ok("", host...); !strings.Contains(text, "digests                 1\n") || !strings.Contains(text, "not in the registry     0") {
+	if text := o.ok("", host...); !strings.Contains(text, "digests                 1\n") || !strings.Contains(text, "not in the registry     0") ||
+		!strings.Contains(text, "of other hosts          1: docker.io 1\n") {
 		t.Errorf("it prints\n%s", text)
 	}
 	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  container web-0") || !strings.Contains(text, "2h0m0s") {
@@ -120,6 +125,40 @@ func TestResolve(t *testing.T) {
 	for _, unknown := range [][2]string{{"acme/app", "none"}, {"acme/none", "v1"}} {
 		if states, err := (asked{t.Context(), c}).Tag(unknown[0], unknown[1], before); err != nil || len(states) > 0 {
 			t.Errorf("%v: %v, %v", unknown, states, err)
+		}
+	}
+}
+
+// TestResolveOften: a tag was moved more often than a page of its history has states. Somebody who
+// resolved it before that has its first digest, and a pod may have any.
+func TestResolveOften(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	root := o.r.With(servertest.As("root"))
+	first, a, b := image(t, root, "v1", "one"), image(t, root, "a", "two"), image(t, root, "b", "three")
+	for n := range 130 {
+		to := a
+		if n%2 > 0 {
+			to = b
+		}
+		root.Manage(t, "PUT", "/repository/acme/app/tag/v1", `{"manifest_digest":"`+to+`"}`).WantStatus(t, 201)
+	}
+	src := &command.Source{Environ: o.environ}
+	c, err := src.Client(command.NewRoot(src, Commands(src)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := report.Image{Host: "h", Repository: "acme/app", Tag: "v1", At: time.Now().Add(-time.Hour)}
+	for since, want := range map[bool][]string{false: {b, first}, true: {b, a, first}} {
+		used.Since = since
+		found, err := report.Resolve([]report.Image{used}, asked{t.Context(), c})
+		var got []string
+		for _, item := range found.Items {
+			got = append(got, item.Digest.String())
+		}
+		if err != nil || !slices.Equal(got, want) || len(found.Unresolved) > 0 {
+			t.Errorf("since %v: %v (%v), want %v", since, got, err, want)
 		}
 	}
 }

@@ -41,6 +41,12 @@ type Image struct {
 	UsedBy string // such as pod shop/web-7d9
 }
 
+// Deployed is what a source runs.
+type Deployed struct {
+	Images []Image
+	Unread []string // what wasn't read and perhaps runs something, for people
+}
+
 // Parse reads an image's name as in a manifest of Kubernetes or in an answer of an engine:
 // HOST/REPOSITORY, with :TAG or @DIGEST or both. Without a host, the image is Docker Hub's;
 // without tag and digest, the tag is latest. A digest wins over a tag, as it does when engines
@@ -111,6 +117,18 @@ func (i Image) String() string {
 // Of returns the images whose host is one of `hosts`.
 func Of(images []Image, hosts []string) []Image {
 	return slices.DeleteFunc(slices.Clone(images), func(i Image) bool { return !slices.Contains(hosts, i.Host) })
+}
+
+// Others counts the images of other hosts, each name once.
+func Others(images []Image, hosts []string) map[string]int {
+	counts, seen := map[string]int{}, map[string]bool{}
+	for _, i := range images {
+		if name := i.String(); !slices.Contains(hosts, i.Host) && !seen[name] {
+			seen[name] = true
+			counts[i.Host]++
+		}
+	}
+	return counts
 }
 
 // In returns the images of the registry's namespace, and those without a repository. It returns all

@@ -94,6 +94,20 @@ type replicaSet struct {
 	} `json:"spec"`
 }
 
+// replicationController is what ReplicaSets came from; DeploymentConfigs of OpenShift still make them.
+type replicationController struct {
+	Metadata metadata `json:"metadata"`
+	Spec     struct {
+		Replicas *int        `json:"replicas"`
+		Template podTemplate `json:"template"`
+	} `json:"spec"`
+}
+
+type storedTemplate struct {
+	Metadata metadata    `json:"metadata"`
+	Template podTemplate `json:"template"`
+}
+
 // controllerRevision is a revision of a StatefulSet or DaemonSet. Its data is a patch of the
 // object, with the template of its pods.
 type controllerRevision struct {
@@ -131,6 +145,7 @@ type deployed struct {
 	rollbacks int
 	found     []report.Image
 	revisions map[string]map[string]revision // by owner, by name
+	unread    []string                       // what isn't read, for people
 	err       error                          // of the first object that couldn't be understood
 }
 
@@ -145,6 +160,18 @@ type revision struct {
 
 // replicaSetRevision is the annotation with the number of a ReplicaSet's revision.
 const replicaSetRevision = "deployment.kubernetes.io/revision"
+
+// controllerVersion is the same of a ReplicationController that a DeploymentConfig has made.
+const controllerVersion = "openshift.io/deployment-config.latest-version"
+
+func (d *deployed) replicationController(r replicationController) {
+	n, _ := strconv.ParseInt(r.Metadata.Annotations[controllerVersion], 10, 64) // 0 without a DeploymentConfig
+	d.revision(r.Metadata, revision{n, r.Spec.Replicas == nil || *r.Spec.Replicas > 0, r.Metadata.user("replicationcontroller"), r.Metadata.CreationTimestamp, r.Spec.Template.Spec})
+}
+
+func (d *deployed) podTemplate(t storedTemplate) {
+	d.template(t.Template.Spec, time.Time{}, t.Metadata.user("podtemplate"))
+}
 
 func (d *deployed) replicaSet(r replicaSet) {
 	n, _ := strconv.ParseInt(r.Metadata.Annotations[replicaSetRevision], 10, 64) // 0 without a Deployment

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -33,10 +34,20 @@ type Options struct {
 	Rollbacks  int      // earlier revisions of each workload whose images count as deployed
 }
 
-// Images returns the images of a cluster's pods, of the newest 1+o.Rollbacks revisions of its
-// Deployments, StatefulSets and DaemonSets, of its CronJobs, and of Jobs that haven't finished.
-// If one of these lists can't be read, it returns an error and no images.
-func Images(ctx context.Context, o Options) ([]report.Image, error) {
+// Read returns the images of a cluster's pods, of the newest 1+o.Rollbacks revisions of its
+// Deployments, StatefulSets, DaemonSets and ReplicationControllers, of its CronJobs and PodTemplates,
+// of Jobs that haven't finished, and of custom resources that have templates of pods. If a list of
+// one of Kubernetes' own kinds can't be read, it returns an error.
+func Read(ctx context.Context, o Options) (report.Deployed, error) {
+	c, err := connect(o)
+	if err != nil {
+		return report.Deployed{}, err
+	}
+	return c.everything(ctx)
+}
+
+// connect returns a client of the cluster.
+func connect(o Options) (*cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.Kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context}).ClientConfig()
@@ -52,17 +63,32 @@ func Images(ctx context.Context, o Options) ([]report.Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the cluster's address: %w", err)
 	}
-	c := &cluster{client: client, base: base, deployed: deployed{rollbacks: o.Rollbacks}}
 	namespaces := o.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{""}
 	}
-	for _, n := range namespaces {
-		if err := c.read(ctx, n); err != nil {
-			return nil, report.Incomplete(err)
+	return &cluster{client: client, base: base, namespaces: namespaces, rollbacks: o.Rollbacks}, nil
+}
+
+// everything reads all lists.
+func (c *cluster) everything(ctx context.Context) (found report.Deployed, err error) {
+	d := &deployed{rollbacks: c.rollbacks}
+	custom, err := c.customKinds(ctx, d)
+	if err != nil {
+		return found, report.Incomplete(err)
+	}
+	own, err := c.ownKinds(ctx, d)
+	if err != nil {
+		return found, report.Incomplete(err)
+	}
+	for _, n := range c.namespaces {
+		if err := c.read(ctx, d, n, own, custom); err != nil {
+			return found, report.Incomplete(err)
 		}
 	}
-	return c.deployed.images()
+	found.Unread = d.unread
+	found.Images, err = d.images()
+	return found, err
 }
 
 var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -83,26 +109,54 @@ const pageSize = 500
 const maxPage = 256 << 20
 
 type cluster struct {
-	client   *http.Client
-	base     *url.URL
-	deployed deployed
+	client     *http.Client
+	base       *url.URL
+	namespaces []string // to read; "": all
+	rollbacks  int
 }
 
-// read reads the lists of a namespace, or of all namespaces if it is "". Pods come last: a pod
-// that a controller makes meanwhile has the images of a revision that was read before, or is in
-// the list of pods itself.
-func (c *cluster) read(ctx context.Context, namespace string) error {
-	d := &c.deployed
-	for _, read := range []func() error{
-		func() error { return list(ctx, c, "apis/apps/v1", namespace, "replicasets", d.replicaSet) },
-		func() error {
-			return list(ctx, c, "apis/apps/v1", namespace, "controllerrevisions", d.controllerRevision)
-		},
-		func() error { return list(ctx, c, "apis/batch/v1", namespace, "cronjobs", d.cronJob) },
-		func() error { return list(ctx, c, "apis/batch/v1", namespace, "jobs", d.job) },
-		func() error { return list(ctx, c, "api/v1", namespace, "pods", d.pod) },
-	} {
-		if err := read(); err != nil {
+// kind is a kind of objects that have templates of pods.
+type kind struct {
+	group, resource string
+	read            func(ctx context.Context, c *cluster, namespace string) error
+}
+
+// own are Kubernetes' own kinds. Deployments, StatefulSets and DaemonSets aren't among them: their
+// templates are in ReplicaSets and ControllerRevisions. Pods come last: a pod that a controller
+// makes meanwhile has the images of a revision that was read before, or is in the list of pods
+// itself.
+func (d *deployed) own() []kind {
+	return []kind{
+		{"api/v1", "replicationcontrollers", reader("api/v1", "replicationcontrollers", d.replicationController)},
+		{"api/v1", "podtemplates", reader("api/v1", "podtemplates", d.podTemplate)},
+		{"apis/apps/v1", "replicasets", reader("apis/apps/v1", "replicasets", d.replicaSet)},
+		{"apis/apps/v1", "controllerrevisions", reader("apis/apps/v1", "controllerrevisions", d.controllerRevision)},
+		{"apis/batch/v1", "cronjobs", reader("apis/batch/v1", "cronjobs", d.cronJob)},
+		{"apis/batch/v1", "jobs", reader("apis/batch/v1", "jobs", d.job)},
+		{"api/v1", "pods", reader("api/v1", "pods", d.pod)},
+	}
+}
+
+func reader[T any](group, resource string, each func(T)) func(context.Context, *cluster, string) error {
+	return func(ctx context.Context, c *cluster, namespace string) error {
+		return list(ctx, c, group, namespace, resource, pageSize, each)
+	}
+}
+
+// read reads the lists of a namespace, or of all namespaces if it is "".
+func (c *cluster) read(ctx context.Context, d *deployed, namespace string, own, custom []kind) error {
+	for _, k := range custom {
+		err := k.read(ctx, c, namespace)
+		if refused, ok := errors.AsType[*statusError](err); ok && refused.status == http.StatusForbidden {
+			d.miss("%s.%s have templates of pods and weren't read: %v", k.resource, k.group, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, k := range own {
+		if err := k.read(ctx, c, namespace); err != nil {
 			return err
 		}
 	}
@@ -114,7 +168,7 @@ var errExpired = errors.New("the list has expired")
 
 // list calls `each` with each object of a list. If the list expires while its pages are read, it
 // is read again from its beginning; so `each` may get an object more than once.
-func list[T any](ctx context.Context, c *cluster, group, namespace, resource string, each func(T)) error {
+func list[T any](ctx context.Context, c *cluster, group, namespace, resource string, size int, each func(T)) error {
 	path := group
 	if namespace != "" {
 		path += "/namespaces/" + url.PathEscape(namespace)
@@ -122,7 +176,7 @@ func list[T any](ctx context.Context, c *cluster, group, namespace, resource str
 	path += "/" + resource
 	var err error
 	for range 5 {
-		if err = pages(ctx, c, path, each); !errors.Is(err, errExpired) {
+		if err = pages(ctx, c, path, size, each); !errors.Is(err, errExpired) {
 			break
 		}
 	}
@@ -132,7 +186,7 @@ func list[T any](ctx context.Context, c *cluster, group, namespace, resource str
 	return nil
 }
 
-func pages[T any](ctx context.Context, c *cluster, path string, each func(T)) error {
+func pages[T any](ctx context.Context, c *cluster, path string, size int, each func(T)) error {
 	for next := ""; ; {
 		var page struct {
 			Metadata struct {
@@ -140,7 +194,7 @@ func pages[T any](ctx context.Context, c *cluster, path string, each func(T)) er
 			} `json:"metadata"`
 			Items []T `json:"items"`
 		}
-		q := url.Values{"limit": {fmt.Sprint(pageSize)}}
+		q := url.Values{"limit": {strconv.Itoa(size)}}
 		if next != "" {
 			q.Set("continue", next)
 		}
@@ -183,6 +237,16 @@ func (c *cluster) get(ctx context.Context, path string, q url.Values, out any) e
 	return json.Unmarshal(body, out)
 }
 
+// statusError is an answer of the API server with an error status.
+type statusError struct {
+	status  int
+	message string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("the API server answered %d: %s", e.status, e.message)
+}
+
 // refused is the error for an answer with an error status, with the API server's message.
 func refused(status int, body []byte) error {
 	var s struct {
@@ -191,5 +255,5 @@ func refused(status int, body []byte) error {
 	if json.Unmarshal(body, &s) != nil || s.Message == "" {
 		s.Message = strings.TrimSpace(string(body[:min(len(body), 300)]))
 	}
-	return fmt.Errorf("the API server answered %d: %s", status, s.Message)
+	return &statusError{status, s.Message}
 }

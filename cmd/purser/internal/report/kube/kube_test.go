@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -30,6 +31,7 @@ type apiServer struct {
 	page    int
 	objects map[string][]string // JSON texts by path
 	answer  map[string]int      // status by path, instead of the objects
+	without string              // a resource that isn't offered
 	gone    int                 // answers 410 to so many requests with continue
 	asked   []string
 }
@@ -53,6 +55,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusGone, "The provided continue parameter is too old")
 		return
 	}
+	if resources, ok := a.kinds()[strings.TrimPrefix(r.URL.Path, "/prefix/")]; ok {
+		fmt.Fprintf(w, `{"kind":"APIResourceList","resources":[{"name":"other"},{"name":"%s"}]}`, strings.Join(resources, `"},{"name":"`))
+		return
+	}
 	all := a.objects[r.URL.Path]
 	end := min(start+a.page, len(all))
 	next := ""
@@ -60,6 +66,23 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		next = strconv.Itoa(end)
 	}
 	fmt.Fprintf(w, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":%q},"items":[%s]}`, next, strings.Join(all[start:end], ","))
+}
+
+// kinds returns the resources that the server offers, by group and version.
+func (a *apiServer) kinds() map[string][]string {
+	kinds := map[string][]string{}
+	for _, k := range new(deployed).own() {
+		if k.resource != a.without {
+			kinds[k.group] = append(kinds[k.group], k.resource)
+		}
+	}
+	return kinds
+}
+
+// Images returns the images that Read finds.
+func Images(ctx context.Context, o Options) ([]report.Image, error) {
+	found, err := Read(ctx, o)
+	return found.Images, err
 }
 
 // options starts the server and returns Options with a kubeconfig that names it.
@@ -196,7 +219,7 @@ func TestImages(t *testing.T) {
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{
-		"/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/apps/v1/controllerrevisions", "/apis/batch/v1/jobs", "/apis/batch/v1/cronjobs",
+		"/api/v1/pods", "/api/v1/replicationcontrollers", "/api/v1/podtemplates", "/apis/apps/v1/replicasets", "/apis/apps/v1/controllerrevisions", "/apis/batch/v1/jobs", "/apis/batch/v1/cronjobs",
 	} {
 		t.Run(path[strings.LastIndex(path, "/")+1:], func(t *testing.T) {
 			t.Parallel()
@@ -242,6 +265,9 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("%d images, %v", len(got), err)
 	}
 	for _, path := range a.asked {
+		if discovery := a.kinds()[strings.TrimPrefix(path, "/prefix/")] != nil || strings.HasSuffix(path, "/customresourcedefinitions"); discovery {
+			continue
+		}
 		if !strings.Contains(path, "/namespaces/shop/") && !strings.Contains(path, "/namespaces/pay/") {
 			t.Errorf("it asked for %s", path)
 		}

@@ -1,0 +1,156 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ownKinds returns those of Kubernetes' own kinds that the API server offers, in the order in which
+// they are read. Lists of others couldn't be read.
+func (c *cluster) ownKinds(ctx context.Context, d *deployed) (kinds []kind, err error) {
+	offered := map[string][]string{} // by group
+	for _, k := range d.own() {
+		if _, known := offered[k.group]; !known {
+			if offered[k.group], err = c.resources(ctx, k.group); err != nil {
+				return nil, fmt.Errorf("asking for the kinds of %s: %w", k.group, err)
+			}
+		}
+		if slices.Contains(offered[k.group], k.resource) {
+			kinds = append(kinds, k)
+		} else {
+			d.miss("the API server has no %s", k.resource)
+		}
+	}
+	return kinds, nil
+}
+
+// resources returns the resources that the API server offers in a group, none if it hasn't the group.
+func (c *cluster) resources(ctx context.Context, group string) (names []string, err error) {
+	var answer struct {
+		Resources []struct {
+			Name string `json:"name"`
+		} `json:"resources"`
+	}
+	err = c.get(ctx, group, nil, &answer)
+	if refused, ok := errors.AsType[*statusError](err); ok && refused.status == http.StatusNotFound {
+		return []string{}, nil
+	}
+	for _, r := range answer.Resources {
+		names = append(names, r.Name)
+	}
+	return names, err
+}
+
+// definition is a CustomResourceDefinition.
+type definition struct {
+	Spec struct {
+		Group string `json:"group"`
+		Scope string `json:"scope"`
+		Names struct {
+			Plural string `json:"plural"`
+			Kind   string `json:"kind"`
+		} `json:"names"`
+		Versions []struct {
+			Name   string `json:"name"`
+			Served bool   `json:"served"`
+			Schema struct {
+				OpenAPI schema `json:"openAPIV3Schema"`
+			} `json:"schema"`
+		} `json:"versions"`
+	} `json:"spec"`
+}
+
+// schema is the part of a schema that may have a template of pods.
+type schema struct {
+	Properties map[string]schema `json:"properties"`
+	// Any says that objects may have members that the schema doesn't name.
+	Any bool `json:"x-kubernetes-preserve-unknown-fields"`
+}
+
+// UnmarshalJSON reads an object, and takes anything else for an empty schema.
+func (s *schema) UnmarshalJSON(b []byte) error {
+	type plain schema
+	if len(b) == 0 || b[0] != '{' {
+		return nil
+	}
+	return json.Unmarshal(b, (*plain)(s))
+}
+
+// hasTemplate reports whether objects have spec.template.spec.containers, or may have it.
+func (s schema) hasTemplate() bool {
+	for depth, member := range []string{"spec", "template", "spec"} {
+		if s = s.Properties[member]; len(s.Properties) == 0 {
+			return s.Any && depth > 0
+		}
+	}
+	_, ok := s.Properties["containers"]
+	return ok || s.Any
+}
+
+// definitionsPage is how many definitions a page has: one may have a megabyte.
+const definitionsPage = 20
+
+// customKinds returns the custom kinds that have templates of pods, such as Argo's Rollouts. Without
+// the right to list definitions it returns none, and says so: most of what such objects run is in
+// the list of pods anyway, and only what they would start later is missed.
+func (c *cluster) customKinds(ctx context.Context, d *deployed) (kinds []kind, err error) {
+	names := map[string]bool{}
+	err = list(ctx, c, "apis/apiextensions.k8s.io/v1", "", "customresourcedefinitions", definitionsPage, func(def definition) {
+		for _, v := range def.Spec.Versions {
+			// Every version that is served has all objects.
+			name := def.Spec.Names.Plural + "." + def.Spec.Group
+			if !v.Served || names[name] || !v.Schema.OpenAPI.hasTemplate() {
+				continue
+			}
+			names[name] = true
+			if def.Spec.Scope != "Namespaced" && !slices.Contains(c.namespaces, "") {
+				d.miss("%s aren't in namespaces and weren't read", name)
+				continue
+			}
+			kinds = append(kinds, custom(def, v.Name, d))
+		}
+	})
+	if refused, ok := errors.AsType[*statusError](err); ok {
+		switch refused.status {
+		case http.StatusForbidden:
+			d.miss("custom resources weren't read: %v", err)
+			return nil, nil
+		case http.StatusNotFound:
+			return nil, nil
+		}
+	}
+	return kinds, err
+}
+
+// customObject is an object of a custom kind. Members that aren't of the types of a template of
+// pods are of no template.
+type customObject struct {
+	Metadata metadata `json:"metadata"`
+	Spec     struct {
+		Template json.RawMessage `json:"template"`
+	} `json:"spec"`
+}
+
+func custom(def definition, version string, d *deployed) kind {
+	group := "apis/" + def.Spec.Group + "/" + version
+	user := strings.ToLower(def.Spec.Names.Kind)
+	return kind{def.Spec.Group, def.Spec.Names.Plural, reader(group, def.Spec.Names.Plural, func(o customObject) {
+		var t podTemplate
+		if json.Unmarshal(o.Spec.Template, &t) == nil {
+			d.template(t.Spec, time.Time{}, o.Metadata.user(user))
+		}
+	})}
+}
+
+// miss notes what isn't read, once.
+func (d *deployed) miss(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(d.unread, text) {
+		d.unread = append(d.unread, text)
+	}
+}
