@@ -25,7 +25,12 @@ func (b bundle) held(t *testing.T, namespace string, digests ...oci.Digest) {
 	for _, d := range digests {
 		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
 	}
-	if _, err := h.Report(context.WithoutCancel(t.Context()), hold.Place{Namespace: namespace, Reporter: "prod"}, r); err != nil {
+	place := hold.Place{Namespace: namespace, Reporter: "prod"}
+	// What a list leaves out stays held for a while, so the reporter begins anew.
+	if err := h.Delete(context.WithoutCancel(t.Context()), place); err != nil && oci.CodeOf(err) != oci.NameUnknown {
+		t.Fatal(err)
+	}
+	if _, err := h.Report(context.WithoutCancel(t.Context()), place, r); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -22,7 +22,12 @@ func (b bundle) report(t *testing.T, digests ...oci.Digest) error {
 	for _, d := range digests {
 		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
 	}
-	_, err = h.Report(context.WithoutCancel(t.Context()), hold.Place{Reporter: "prod"}, r)
+	place := hold.Place{Reporter: "prod"}
+	// What a list leaves out stays held for a while, so the reporter begins anew.
+	if err := h.Delete(context.WithoutCancel(t.Context()), place); err != nil && oci.CodeOf(err) != oci.NameUnknown {
+		return err
+	}
+	_, err = h.Report(context.WithoutCancel(t.Context()), place, r)
 	return err
 }
 

@@ -99,31 +99,32 @@ func TestReports(t *testing.T) {
 	b := setup(t)
 	base := func(n int64) *int64 { return &n }
 	for _, step := range []struct {
-		report                            hold.Report
-		revision, digests, added, removed int64
+		report                                    hold.Report
+		revision, digests, added, removed, ending int64
 	}{
-		{hold.Report{Full: true, Items: items(0, 10, "a")}, 1, 10, 10, 0},
-		{hold.Report{Full: true, Items: items(0, 10, "a")}, 1, 10, 0, 0},
-		{hold.Report{Full: true, Items: items(0, 10, "b")}, 2, 10, 0, 0},
-		{hold.Report{Full: true, Items: append(items(5, 12, "b"), items(5, 6, "c")...)}, 3, 7, 2, 5},
-		{hold.Report{Base: base(3), Items: items(0, 2, ""), Remove: []oci.Digest{digest(11), digest(99)}}, 4, 8, 2, 1},
-		{hold.Report{Items: items(0, 1, ""), Remove: []oci.Digest{digest(0)}}, 4, 8, 0, 0}, // who adds it holds it
-		{hold.Report{}, 4, 8, 0, 0},
-		{hold.Report{Full: true}, 5, 0, 0, 8},
+		{hold.Report{Full: true, Items: items(0, 10, "a")}, 1, 10, 10, 0, 0},
+		{hold.Report{Full: true, Items: items(0, 10, "a")}, 1, 10, 0, 0, 0},
+		{hold.Report{Full: true, Items: items(0, 10, "b")}, 2, 10, 0, 0, 0},
+		{hold.Report{Full: true, Items: append(items(5, 12, "b"), items(5, 6, "c")...)}, 3, 7, 2, 0, 5},
+		{hold.Report{Base: base(3), Items: items(0, 2, ""), Remove: []oci.Digest{digest(11), digest(99)}}, 4, 8, 2, 1, 3},
+		{hold.Report{Items: items(0, 1, ""), Remove: []oci.Digest{digest(0)}}, 4, 8, 0, 0, 3}, // who adds it holds it
+		{hold.Report{Remove: []oci.Digest{digest(2), digest(3), digest(4)}}, 5, 8, 0, 3, 0},
+		{hold.Report{}, 5, 8, 0, 0, 0},
+		{hold.Report{Full: true, AllowEmpty: true}, 6, 0, 0, 0, 8},
 	} {
 		got := b.report(t, acme, step.report)
-		if got.Revision != step.revision || got.Digests != step.digests || got.Added != step.added || got.Removed != step.removed {
+		if got.Revision != step.revision || got.Digests != step.digests || got.Added != step.added || got.Removed != step.removed || got.Ending != step.ending {
 			t.Errorf("report %+v: got %+v", step, got)
 		}
-		if n := b.number(t, "SELECT count(*) FROM holds"); n != step.digests {
-			t.Errorf("%d holds are stored, want %d", n, step.digests)
+		if n := b.number(t, "SELECT count(*) FROM holds"); n != step.digests+step.ending {
+			t.Errorf("%d holds are stored, want %d", n, step.digests+step.ending)
 		}
 	}
 	if _, err := b.Report(t.Context(), acme, hold.Report{Base: base(4), By: hold.By{MayEnd: true}}); oci.CodeOf(err) != oci.Unsupported {
 		t.Errorf("a difference to another revision: %v", err)
 	}
-	if n := b.number(t, "SELECT count(*) FROM auditlog WHERE kind = 'report_holds'"); n != 5 {
-		t.Errorf("%d reports are in the audit log, want those 5 that changed something", n)
+	if n := b.number(t, "SELECT count(*) FROM auditlog WHERE kind = 'report_holds'"); n != 6 {
+		t.Errorf("%d reports are in the audit log, want those 6 that changed something", n)
 	}
 }
 

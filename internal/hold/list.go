@@ -27,6 +27,7 @@ type Reporter struct {
 	Reported  time.Time  `json:"reported_at"`
 	Expires   time.Time  `json:"expires_at"`
 	SilentAt  *time.Time `json:"silent_told_at,omitempty" doc:"When it was told that the reporter is silent"`
+	Cluster   string     `json:"cluster,omitempty" doc:"What it reports of: of a cluster, the UID of the namespace kube-system. Reports of another one are refused"`
 	// Unresolved are the images of the last whole list for which there was no digest.
 	Unresolved      int64    `json:"unresolved,omitempty" doc:"How many images of its last whole list could not be resolved, so that only what it held of them before is held"`
 	UnresolvedFirst []string `json:"unresolved_first,omitempty" nullable:"false" doc:"The first 20 of them, with the reasons"`
@@ -40,7 +41,7 @@ const (
 )
 
 func scanReporter(c pgx.CollectableRow) (r Reporter, err error) {
-	err = c.Scan(&r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt, &r.Unresolved, &r.UnresolvedFirst)
+	err = c.Scan(&r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt, &r.Cluster, &r.Unresolved, &r.UnresolvedFirst)
 	return r, err
 }
 
@@ -60,7 +61,7 @@ func (h *Holds) List(ctx context.Context, namespace, after string, n int) (list 
 		SELECT COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
 			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at,
-			r.unresolved, r.unresolved_first
+			COALESCE(r.cluster, ''), r.unresolved, r.unresolved_first
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name > $2 ORDER BY r.name LIMIT $3`, id, after, n+1)
 	if err == nil {
@@ -98,10 +99,10 @@ func (h *Holds) get(ctx context.Context, p Place) (id int64, r Reporter, err err
 		SELECT r.id, COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
 			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at,
-			r.unresolved, r.unresolved_first
+			COALESCE(r.cluster, ''), r.unresolved, r.unresolved_first
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name = $2`, namespace, p.Reporter).
-		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt, &r.Unresolved, &r.UnresolvedFirst)
+		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt, &r.Cluster, &r.Unresolved, &r.UnresolvedFirst)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, r, p.unknown()
 	}
@@ -116,7 +117,7 @@ type Held struct {
 	Digest oci.Digest `json:"digest"`
 	UsedBy string     `json:"used_by,omitempty"`
 	Since  time.Time  `json:"since"`
-	Ends   *time.Time `json:"ends_at,omitempty" doc:"When this hold ends: the reporter has left it out, by an account that may not delete. Absent: when the lease ends"`
+	Ends   *time.Time `json:"ends_at,omitempty" doc:"When this hold ends: the reporter has left it out. Absent: when the lease ends"`
 }
 
 // Digests lists up to n digests of a reporter, in the order of their bytes, after `after`, which

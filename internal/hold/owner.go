@@ -17,9 +17,12 @@ import (
 // digests decides what may be deleted: whoever could report for somebody else's cluster could end
 // its holds by an empty list.
 //
-// Ending a hold before its time is a deletion's first half, so it needs the same right. What an
-// account without this right leaves out of its own report isn't renewed, and ends when the lease
-// ends that it had (the column ends_at of holds). A shorter lease doesn't end holds earlier either.
+// What a report leaves out isn't renewed, and ends when the lease ends that it had (the column ends_at
+// of holds): a list may lack something by mistake, or be older than one that came before it, if a
+// watcher and a job report for one cluster. Ending a hold before its time is a deletion's first half,
+// so it needs the same right, and somebody has to say it: by a difference that removes the digest, or
+// by deleting the reporter. A shorter lease of an account without this right doesn't end holds earlier
+// either.
 
 // By is who sends a report. Its zero value is nobody, who may end no holds.
 type By struct {
@@ -71,9 +74,9 @@ func (t *reporting) lock(ctx context.Context) error {
 // find locks the reporter's row and reads it.
 func (t *reporting) find(ctx context.Context) (bool, error) {
 	err := t.tx.QueryRow(ctx, `
-		SELECT id, revision, owner_id, expires_at, clock_timestamp() FROM holdreporters
+		SELECT id, revision, owner_id, COALESCE(cluster, ''), expires_at, clock_timestamp() FROM holdreporters
 		WHERE namespace_id IS NOT DISTINCT FROM $1 AND name = $2 FOR UPDATE`, t.namespace, t.place.Reporter).
-		Scan(&t.id, &t.revision, &t.owner, &t.expires, &t.now)
+		Scan(&t.id, &t.revision, &t.owner, &t.cluster, &t.expires, &t.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -133,10 +136,11 @@ func (t *reporting) own(ctx context.Context) error {
 // leave decides what becomes of a hold that the report doesn't list. dropped says that the report
 // drops it; a difference leaves others as they are.
 func (t *reporting) leave(c *changes, s stored, dropped bool) {
+	removed := dropped && !t.report.Full && t.report.By.MayEnd // somebody says it
 	switch {
 	case s.ends != nil && !s.ends.After(t.now): // it has ended
 		c.remove = append(c.remove, s.Digest.Bytes())
-	case dropped && (t.report.By.MayEnd || !t.expires.After(t.now)):
+	case removed, dropped && !t.expires.After(t.now):
 		c.remove = append(c.remove, s.Digest.Bytes())
 		c.removed++
 	case s.ends != nil:
@@ -149,10 +153,35 @@ func (t *reporting) leave(c *changes, s stored, dropped bool) {
 	}
 }
 
+// sameCluster returns an error if the reporter is of another cluster than the report, or of one while
+// the report doesn't say of which it is.
+func (t *reporting) sameCluster() error {
+	if t.cluster == "" || t.cluster == t.report.Cluster || t.report.ReplaceCluster {
+		return nil
+	}
+	of := "says of no cluster"
+	if t.report.Cluster != "" {
+		of = "is of the cluster " + t.report.Cluster
+	}
+	return oci.Errorf(oci.Unsupported, "the reporter %s is of the cluster %s, and this report %s: report under another name, or, if the other cluster is gone, with replace_cluster (--replace-cluster)",
+		t.place, t.cluster, of).WithStatus(http.StatusConflict).WithDetail(map[string]string{"cluster": t.cluster})
+}
+
+// notEmptied returns an error if a whole list is empty and ends all that the reporter holds, unless
+// the report allows that. The list of a cluster is more often empty by mistake than because nothing
+// runs any more.
+func (t *reporting) notEmptied(c changes) error {
+	if !t.report.Full || t.report.AllowEmpty || len(t.all) > 0 || len(c.end)+c.removed == 0 || !t.expires.After(t.now) {
+		return nil
+	}
+	return oci.Errorf(oci.Unsupported, "the list is empty, and the reporter %s holds %d digests: if nothing runs any more, report with allow_empty (--allow-empty)",
+		t.place, len(c.end)+c.removed).WithStatus(http.StatusConflict)
+}
+
 // tooManyEnding is the error if more digests were left out than a reporter may hold. Otherwise a
 // report a minute, each of other digests, would hold any number of them.
 func (h *Holds) tooManyEnding(n int, expires time.Time) error {
-	return oci.Errorf(oci.Unsupported, "%d digests that the reporter has left out are still held, of which there may be %d: the last of them until %s, unless an account that may delete reports",
+	return oci.Errorf(oci.Unsupported, "%d digests that the reporter has left out are still held, of which there may be %d: the last of them until %s, unless an account that may delete removes them by a difference",
 		n, h.opt.MaxDigests, expires.UTC().Format(time.RFC3339)).
 		WithStatus(http.StatusRequestEntityTooLarge).WithDetail(map[string]int{"most": h.opt.MaxDigests})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -59,7 +60,7 @@ func TestOwner(t *testing.T) {
 	if got := b.held(t, 3); len(got) != 3 {
 		t.Errorf("held after reports by others: %v", got)
 	}
-	if got := b.report(t, acme, hold.Report{Full: true, Items: list[:1], By: boss}); got.Digests != 1 || got.Removed != 2 || len(b.held(t, 3)) != 1 {
+	if got := b.report(t, acme, hold.Report{Remove: []oci.Digest{digest(1), digest(2)}, By: boss}); got.Digests != 1 || got.Removed != 2 || len(b.held(t, 3)) != 1 {
 		t.Errorf("a maintainer's report: %+v", got)
 	}
 	b.report(t, acme, hold.Report{By: robot})
@@ -75,13 +76,14 @@ func TestOwner(t *testing.T) {
 }
 
 // TestEndingHolds: an account that may not delete can't end holds before the lease that they had,
-// neither by leaving them out nor by a shorter lease. One that may ends them at once.
+// neither by leaving them out nor by a shorter lease. One that may ends them at once by saying so, and
+// by leaving them out as little as the others.
 func TestEndingHolds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *hold.Options) { o.MaxDigests = 4 })
 	robot := b.account(t, "robot")
 	first := b.report(t, acme, hold.Report{Full: true, Items: items(0, 4, ""), Lease: time.Hour, By: robot})
-	got := b.report(t, acme, hold.Report{Full: true, Lease: time.Minute, By: robot})
+	got := b.report(t, acme, hold.Report{Full: true, AllowEmpty: true, Lease: time.Minute, By: robot})
 	if got.Digests != 0 || got.Removed != 0 || got.Ending != 4 || got.Expires.Before(first.Expires) || len(b.held(t, 4)) != 4 {
 		t.Errorf("an empty list: %+v, held %v", got, b.held(t, 4))
 	}
@@ -104,9 +106,73 @@ func TestEndingHolds(t *testing.T) {
 	}
 	robot.MayEnd = true
 	got = b.report(t, acme, hold.Report{Full: true, Items: items(5, 6, ""), Lease: time.Minute, By: robot})
-	if held := b.held(t, 6); fmt.Sprint(held) != "[5]" || got.Removed != 2 || time.Until(got.Expires) > 2*time.Minute {
-		t.Errorf("by one who may delete: %+v, held %v", got, held)
+	if held := b.held(t, 6); fmt.Sprint(held) != "[0 4 5]" || got.Removed != 0 || time.Until(got.Expires) < time.Hour {
+		t.Errorf("left out by one who may delete: %+v, held %v", got, held)
 	}
+	got = b.report(t, acme, hold.Report{Items: items(5, 6, ""), Remove: []oci.Digest{digest(0), digest(4)}, Lease: time.Minute, By: robot})
+	if held := b.held(t, 6); fmt.Sprint(held) != "[5]" || got.Removed != 2 || time.Until(got.Expires) > 2*time.Minute {
+		t.Errorf("removed by one who may delete: %+v, held %v", got, held)
+	}
+}
+
+// TestEmptyList: an empty list of a reporter that holds something is refused unless the report
+// allows it. One that holds nothing may always be empty.
+func TestEmptyList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	boss := b.account(t, "boss")
+	boss.MayEnd = true
+	empty := hold.Report{Full: true, By: boss}
+	b.report(t, acme, empty)
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 2, ""), By: boss})
+	b.refused(t, acme, empty, oci.Unsupported)
+	if held := b.held(t, 2); len(held) != 2 || b.number(t, "SELECT count(*) FROM holds WHERE ends_at IS NULL") != 2 {
+		t.Errorf("after an empty list, %v are held", held)
+	}
+	empty.AllowEmpty = true
+	if got := b.report(t, acme, empty); got.Digests != 0 || got.Ending != 2 || len(b.held(t, 2)) != 2 {
+		t.Errorf("an empty list that is allowed: %+v", got)
+	}
+	empty.AllowEmpty = false
+	b.report(t, acme, empty)
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 2, ""), By: boss})
+	b.exec(t, "UPDATE holdreporters SET expires_at = now()")
+	b.report(t, acme, empty) // the holds have ended
+}
+
+// TestClusters: two clusters, one of which was made from the other's files, report under one name.
+// The second is refused, also if it doesn't say which cluster it is, until somebody says that it
+// replaces the first. What the first held stays for the rest of its lease.
+func TestClusters(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	boss := b.account(t, "boss")
+	boss.MayEnd = true
+	of := func(cluster string, n int) hold.Report {
+		return hold.Report{Full: true, Items: items(n, n+1, ""), Cluster: cluster, By: boss}
+	}
+	b.report(t, acme, of("", 0))
+	b.report(t, acme, of("uid-1", 0)) // the first report that says
+	for _, cluster := range []string{"uid-2", ""} {
+		_, err := b.Report(t.Context(), acme, of(cluster, 1))
+		if told, ok := errors.AsType[*oci.Error](err); !ok || told.HTTPStatus() != 409 || !strings.Contains(told.Message, "uid-1") || !strings.Contains(told.Message, cluster) ||
+			!strings.Contains(told.Message, "--replace-cluster") {
+			t.Errorf("a report of %q: %v", cluster, err)
+		}
+	}
+	b.report(t, acme, of("uid-1", 0))
+	replace := of("uid-2", 1)
+	replace.ReplaceCluster = true
+	b.report(t, acme, replace)
+	if held := b.held(t, 2); len(held) != 2 {
+		t.Errorf("held after the cluster was replaced: %v", held)
+	}
+	b.refused(t, acme, of("uid-1", 0), oci.Unsupported)
+	b.report(t, acme, of("uid-2", 1))
+	if r, err := b.Get(t.Context(), acme); err != nil || r.Cluster != "uid-2" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	b.report(t, hold.Place{Namespace: "acme", Reporter: "second"}, of("uid-1", 0))
 }
 
 // TestEndedLease: when a lease is over, its holds have ended for whoever reports next.

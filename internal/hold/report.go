@@ -51,7 +51,14 @@ type Report struct {
 	Unresolved []Unresolved
 	// Base is the revision to which a difference refers. Nil: any.
 	Base *int64
-	By   By
+	// Cluster is what the report is of, such as the UID of a cluster, so that two clusters don't
+	// end each other's holds under one name. "": the report doesn't say.
+	Cluster string
+	// ReplaceCluster says that the reporter is now of Cluster, whatever it was of before.
+	ReplaceCluster bool
+	// AllowEmpty says that a whole list may be empty although the reporter holds something.
+	AllowEmpty bool
+	By         By
 }
 
 // Reported is the outcome of a report.
@@ -76,7 +83,8 @@ type Reported struct {
 // Report takes a report: see the protocol in the package comment. Errors: NAME_UNKNOWN for an
 // unknown namespace; DENIED for a reporter of another account, unless r.By may end holds;
 // UNSUPPORTED with the status 400 for an invalid field, 409 for a base that isn't the reporter's
-// revision or if there are too many reporters, 413 for too many digests; UNAVAILABLE if deletions
+// revision, for a report of another cluster or an empty list that nobody allows, or if there are too
+// many reporters, 413 for too many digests; UNAVAILABLE if deletions
 // hold the lock for too long.
 func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error) {
 	began := time.Now()
@@ -125,6 +133,8 @@ func (h *Holds) check(p Place, r Report) ([]Item, error) {
 		return nil, invalid("lease", "%s is not between %s and %s", r.Lease, MinLease, h.opt.MaxLease)
 	case len(r.Kind) > maxKind || strings.ContainsRune(r.Kind, 0) || !utf8.ValidString(r.Kind):
 		return nil, invalid("kind", "it is longer than %d bytes, or no text", maxKind)
+	case len(r.Cluster) > maxUsedBy || strings.ContainsRune(r.Cluster, 0) || !utf8.ValidString(r.Cluster):
+		return nil, invalid("cluster", "it is longer than %d bytes, or no text", maxUsedBy)
 	case len(r.Items) > h.opt.MaxDigests:
 		return nil, h.tooMany(len(r.Items))
 	case len(r.Unresolved) > h.opt.MaxDigests:
@@ -168,6 +178,7 @@ type reporting struct {
 	namespace *int64
 	id        int64
 	owner     *int64
+	cluster   string // what the reporter is of; "": no report has said
 	revision  int64
 	expires   time.Time // when the holds end without this report
 	now       time.Time // by the database's clock
@@ -193,8 +204,14 @@ func (t *reporting) run(ctx context.Context) error {
 		return oci.Errorf(oci.Unsupported, "the report is a difference to revision %d, but the reporter has revision %d: send the whole list",
 			*t.report.Base, t.revision).WithStatus(http.StatusConflict).WithDetail(map[string]int64{"revision": t.revision})
 	}
+	if err := t.sameCluster(); err != nil {
+		return err
+	}
 	changes, err := t.diff(ctx)
 	if err != nil {
+		return err
+	}
+	if err := t.notEmptied(changes); err != nil {
 		return err
 	}
 	if n := len(t.all); n > t.h.opt.MaxDigests {
@@ -230,7 +247,7 @@ type changes struct {
 	added   int
 	removed int
 	kept    int      // left out, and held since a name of theirs is unresolved
-	end     [][]byte // left out without the right to end holds
+	end     [][]byte // left out
 	ending  int      // these, and those that earlier reports left out and that have not ended
 	remove  [][]byte // removed, or ended already
 }
@@ -336,7 +353,7 @@ func (t *reporting) write(ctx context.Context, c changes) error {
 }
 
 // renew renews the lease in the reporter's row. A shorter lease would end holds, so it shortens
-// only that of an account that may.
+// only that of an account that may, and only if the report leaves nothing out.
 func (t *reporting) renew(ctx context.Context, c changes) error {
 	var lease *time.Duration
 	if t.report.Lease != 0 {
@@ -345,14 +362,14 @@ func (t *reporting) renew(ctx context.Context, c changes) error {
 	err := t.tx.QueryRow(ctx, `
 		UPDATE holdreporters SET kind = COALESCE(NULLIF(@kind::text, ''), kind), lease = COALESCE(@lease::interval, lease),
 			revision = revision + CASE WHEN @changed::boolean THEN 1 ELSE 0 END, digests = @digests, account = NULLIF(@account::text, ''),
-			owner_id = @owner, reported_at = clock_timestamp(),
-			expires_at = GREATEST(clock_timestamp() + COALESCE(@lease::interval, lease), CASE WHEN NOT @may_end::boolean THEN expires_at END),
+			owner_id = @owner, cluster = COALESCE(NULLIF(@cluster::text, ''), cluster), reported_at = clock_timestamp(),
+			expires_at = GREATEST(clock_timestamp() + COALESCE(@lease::interval, lease), CASE WHEN NOT @shorter::boolean THEN expires_at END),
 			silent_told_at = NULL, ended_told_at = NULL,
 			unresolved = CASE WHEN @full::boolean THEN @unresolved ELSE unresolved END,
 			unresolved_first = CASE WHEN @full::boolean THEN @first::text[] ELSE unresolved_first END
 		WHERE id = @id RETURNING revision, expires_at`, db.Args{
 		"id": t.id, "kind": t.report.Kind, "lease": lease, "changed": c.any(), "digests": len(t.all) + c.ending, "account": t.report.By.Name,
-		"owner": t.owner, "may_end": t.report.By.MayEnd,
+		"owner": t.owner, "cluster": t.report.Cluster, "shorter": t.report.By.MayEnd && c.ending == 0,
 		"full": t.report.Full, "unresolved": len(t.report.Unresolved), "first": firstUnresolved(t.report.Unresolved),
 	}).Scan(&t.out.Revision, &t.out.Expires)
 	t.out.Expires = t.out.Expires.UTC()

@@ -926,6 +926,7 @@ CREATE TABLE holdreporters (
     expires_at     timestamptz NOT NULL,
     silent_told_at timestamptz,
     ended_told_at  timestamptz,
+    cluster        text,
     unresolved     bigint NOT NULL DEFAULT 0,
     unresolved_first text[] NOT NULL DEFAULT '{}',
     UNIQUE NULLS NOT DISTINCT (namespace_id, name)
@@ -941,6 +942,7 @@ COMMENT ON COLUMN holdreporters.expires_at IS 'when its holds end, unless it rep
 COMMENT ON COLUMN holdreporters.silent_told_at IS 'when it was told that no report has come for half of the lease; NULL: it was not';
 COMMENT ON COLUMN holdreporters.ended_told_at IS 'when it was told that its holds have ended; NULL: it was not';
 
+COMMENT ON COLUMN holdreporters.cluster IS 'what it reports of, such as the UID of a cluster; NULL: no report has said';
 COMMENT ON COLUMN holdreporters.unresolved IS 'number of the images in its last whole list for which it found no digest';
 COMMENT ON COLUMN holdreporters.unresolved_first IS 'the first of them: name and reason';
 
@@ -957,7 +959,7 @@ CREATE TABLE holds (
 );
 COMMENT ON TABLE holds IS 'digests that reporters hold';
 COMMENT ON COLUMN holds.used_by IS 'what uses it there, such as a pod: for people';
-COMMENT ON COLUMN holds.ends_at IS 'when it ends, unless the reporter''s lease ends before: its reporter has left it out without the right to delete; NULL: with the lease';
+COMMENT ON COLUMN holds.ends_at IS 'when it ends, unless the reporter''s lease ends before: its reporter has left it out; NULL: with the lease';
 COMMENT ON COLUMN holds.names IS 'names of images, such as those of tags, by which its reporter found it: it stays while one of them can''t be resolved; *: any';
 
 CREATE INDEX holds_reporter_id_idx ON holds (reporter_id, digest);

@@ -57,6 +57,10 @@ type reportInput struct {
 	Lease string `query:"lease" doc:"How long the holds last without another report, such as 90m, 24h or 7d: from a minute to 30 days. Absent: as before; 24h for a new reporter" example:"24h"`
 	Kind  string `query:"kind" doc:"What the reporter is, for people" example:"kubernetes"`
 
+	Cluster        string `query:"cluster" doc:"What the report is of, such as the UID of a cluster. If earlier reports were of another one, the report is refused" example:"0b1ec1e5-5b3c-4b6b-9b5e-0d2f0a8a5a0e"`
+	ReplaceCluster bool   `query:"replace_cluster" doc:"The reporter is of this cluster from now on, whatever it was of before"`
+	AllowEmpty     bool   `query:"allow_empty" doc:"The whole list may be empty although the reporter holds something"`
+
 	request *http.Request
 	writer  http.ResponseWriter
 }
@@ -101,8 +105,9 @@ func (a *API) addHolds() {
 			"one that changes nothing. A digest that isn't there yet is remembered. The body is the whole list, as JSON or as a stream of one item per " +
 			"line; or a difference: add, remove, and base, the revision to which it refers. A report is stored as a whole or not at all. " +
 			"Needs the access hold in the namespace; without one, the access operate. A reporter belongs to the account that made it; others need the " +
-			"access delete to report under its name. What an account without the access delete leaves out, or gives a shorter lease, stays held until the " +
-			"lease ends that it had.",
+			"access delete to report under its name. What a whole list leaves out stays held until the lease ends that it had; a difference that " +
+			"removes a digest ends its hold at once if the account has the access delete, which a shorter lease needs too. 409: the reporter is of " +
+			"another cluster; or the list is empty, the reporter holds something, and allow_empty isn't set; or base isn't its revision.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *reportInput) (*reportOutput, error) {
 		if err := a.mayHold(ctx, auth.Hold, in.Namespace); err != nil {
@@ -121,6 +126,7 @@ func (a *API) addHolds() {
 			return nil, err
 		}
 		report.Lease, report.Kind = lease, in.Kind
+		report.Cluster, report.ReplaceCluster, report.AllowEmpty = in.Cluster, in.ReplaceCluster, in.AllowEmpty
 		report.By = by
 		done, err := a.opt.Holds.Report(ctx, in.place(), *report)
 		return &reportOutput{done}, err

@@ -65,7 +65,7 @@ func TestHoldsAPI(t *testing.T) {
 	ndjson := []string{"Content-Type", "application/x-ndjson"}
 	done = hold.Reported{}
 	r.Do(t, "PUT", "/api/v1"+path, fmt.Sprintf("\"%s\"\n\n{\"digest\":\"%s\",\"used_by\":\"pod api\"}\n", absent, d), ndjson...).Into(t, 200, &done)
-	if done.Digests != 2 || done.Revision != 3 {
+	if done.Digests != 2 || done.Revision != 3 || done.Ending != 0 {
 		t.Errorf("%+v", done)
 	}
 	for body, want := range map[string]string{
@@ -137,7 +137,8 @@ func TestHoldsAccess(t *testing.T) {
 	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=7d", `{"digests":["`+d+`"]}`).Into(t, 200, &done)
 	before := done
 	done = hold.Reported{}
-	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m", report).Into(t, 200, &done)
+	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m", report).Refused(t, 409, "invalid_request", "allow_empty")
+	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m&allow_empty=true", report).Into(t, 200, &done)
 	if done.Ending != 1 || done.Removed != 0 || done.Expires.Before(before.Expires) {
 		t.Errorf("an empty report of a robot that may not delete: %+v", done)
 	}
@@ -151,7 +152,9 @@ func TestHoldsAccess(t *testing.T) {
 	token := r.with(servertest.Basic("maintainer", limited.Token.Code))
 	token.Manage(t, "PUT", "/holds/cluster?namespace=acme", report).WantStatus(t, 403)
 	token.Manage(t, "DELETE", "/holds/cluster?namespace=acme", "").WantStatus(t, 403)
-	r.as("maintainer").Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m", report).Into(t, 200, &done)
+	r.as("maintainer").Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m&cluster=uid-1", `{"remove":["`+d+`"]}`).Into(t, 200, &done)
+	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&cluster=uid-2", report).Refused(t, 409, "invalid_request", "uid-1")
+	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&cluster=uid-2&replace_cluster=true", report).WantStatus(t, 200)
 	if done.Removed != 1 {
 		t.Errorf("a maintainer's report: %+v", done)
 	}

@@ -46,6 +46,8 @@ type reporting struct {
 	lease, kind   string
 	hosts         []string       // of the registry, as images name it; none: the server's
 	known         []string       // further ones
+	cluster       string         // whose images these are; "": unknown
+	replace       bool           // it replaces the reporter's cluster
 	others        map[string]int // images of other hosts, by host
 	dryRun, empty bool
 	interval      time.Duration // 0: report once
@@ -111,7 +113,7 @@ func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, rea
 		hosts = []string{c.Server().Host}
 	}
 	hosts = slices.Concat(hosts, r.known)
-	r.others = report.Others(found.Images, hosts)
+	r.cluster, r.others = found.Cluster, report.Others(found.Images, hosts)
 	return r.resolve(cmd, c, reporter, report.Of(found.Images, hosts), fmt.Sprintf("None of the %d deployed images is of %s", len(found.Images), strings.Join(hosts, " or ")))
 }
 
@@ -157,7 +159,8 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, fou
 	if len(found.Unresolved) > 0 {
 		body["unresolved"] = found.Unresolved
 	}
-	q := parameters("namespace", r.namespace.Get("namespace"), "lease", r.lease, "kind", r.kind)
+	q := parameters("namespace", r.namespace.Get("namespace"), "lease", r.lease, "kind", r.kind, "cluster", r.cluster,
+		"allow_empty", yes(r.empty), "replace_cluster", yes(r.replace))
 	var done hold.Reported
 	if err := c.Do(cmd.Context(), http.MethodPut, api.Path("holds", reporter), q, body, &done); err != nil {
 		return err
@@ -176,6 +179,14 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, fou
 			"kept for those", humanize.Comma(done.Kept), "not in the registry", missing, "held until", clock(&done.Expires),
 			"of other hosts", r.otherHosts())
 	})
+}
+
+// yes is the value of a parameter that is left out if it is false.
+func yes(set bool) string {
+	if set {
+		return "true"
+	}
+	return ""
 }
 
 // maxHosts is how many other hosts are named.
@@ -220,6 +231,7 @@ func reportKubernetesCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `FILE`")
 	cmd.Flags().StringVar(&o.Context, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
 	cmd.Flags().Var(listFlag{&o.Namespaces, kube.CheckNamespace}, "kubernetes-namespace", "read only these `NAMESPACES` of the cluster (default: all)")
+	cmd.Flags().BoolVar(&r.replace, "replace-cluster", false, "the reporter is of this cluster from now on: the one that has reported under its name is gone")
 	cmd.Flags().IntVar(&o.Rollbacks, "rollbacks", 2, "report so many earlier revisions of each workload: `N`, at least 0")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if o.Rollbacks < 0 {

@@ -39,7 +39,8 @@ func (o *office) dockerWith(images ...string) {
 }
 
 // TestReport: a host reports its containers, and a list is reported from standard input. What is
-// reported can't be deleted; after the next report, what it lacks can.
+// reported can't be deleted; what the next report lacks can when its
+// lease is over, or when somebody says so.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -77,16 +78,22 @@ func TestReport(t *testing.T) {
 		t.Errorf("the reporter is\n%s", text)
 	}
 	code, stdout, stderr := o.purser("acme/app:none\nacme/app:v2\n", "report", "stdin", "host-1", "--namespace", "acme")
-	if code != 4 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "removed                 1\n") {
+	if code != 4 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "left out, held for now  1\n") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
+	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
+	root.Manage(t, "PUT", "/holds/host-1?namespace=acme", `{"remove":["`+one+`"]}`).WantStatus(t, 200)
 	o.ok("", "tag", "delete", "acme/app:v1", "--yes")
 
 	o.fails("line 2 of the list", 1, "acme/app:v2\nsha256:12\n", "report", "stdin", "host-1", "--namespace", "acme")
 	o.fails("The list is empty", 3, "\n", "report", "stdin", "host-1", "--namespace", "acme")
 	o.fails("--rollbacks", 2, "", "report", "kubernetes", "k", "--rollbacks", "-1")
 	o.fails("--interval", 2, "", "report", "docker", "k", "--interval", "1ms")
-	o.ok("", "report", "stdin", "host-1", "--namespace", "acme", "--allow-empty")
+	root.Manage(t, "PUT", "/holds/host-1?namespace=acme", `{"digests":[]}`).Refused(t, 409, "invalid_request", "--allow-empty")
+	if text := o.ok("", "report", "stdin", "host-1", "--namespace", "acme", "--allow-empty"); !strings.Contains(text, "left out, held for now  1\n") {
+		t.Errorf("it prints\n%s", text)
+	}
+	o.ok("", "hold", "delete", "host-1", "--namespace", "acme", "--yes")
 	o.ok("", "tag", "delete", "acme/app:v2", "--yes")
 }
 

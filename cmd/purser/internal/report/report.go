@@ -43,8 +43,9 @@ type Image struct {
 
 // Deployed is what a source runs.
 type Deployed struct {
-	Images []Image
-	Unread []string // what wasn't read and perhaps runs something, for people
+	Images  []Image
+	Cluster string   // the UID of a cluster, "" if it isn't known
+	Unread  []string // what wasn't read and perhaps runs something, for people
 }
 
 // Parse reads an image's name as in a manifest of Kubernetes or in an answer of an engine:

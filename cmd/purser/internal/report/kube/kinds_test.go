@@ -77,3 +77,21 @@ func TestKinds(t *testing.T) {
 		t.Errorf("unread in a namespace: %s", unread)
 	}
 }
+
+// TestCluster: a cluster is known by the UID of its namespace kube-system, if that may be read.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{0: "uid-of-the-cluster", 403: "", 500: "fails"} {
+		a := &apiServer{page: 1, answer: map[string]int{}}
+		if status != 0 {
+			a.answer["/api/v1/namespaces/kube-system"] = status
+		}
+		found, err := Read(t.Context(), a.options(t))
+		if err != nil {
+			found.Cluster = "fails"
+		}
+		if told := strings.Contains(strings.Join(found.Unread, ""), "the cluster isn't known"); found.Cluster != want || told != (status == 403) {
+			t.Errorf("status %d: %+v, %v", status, found, err)
+		}
+	}
+}

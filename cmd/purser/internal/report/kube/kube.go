@@ -86,9 +86,30 @@ func (c *cluster) everything(ctx context.Context) (found report.Deployed, err er
 			return found, report.Incomplete(err)
 		}
 	}
+	if found.Cluster, err = c.uid(ctx, d); err != nil {
+		return report.Deployed{}, report.Incomplete(err)
+	}
 	found.Unread = d.unread
 	found.Images, err = d.images()
 	return found, err
+}
+
+// uid returns the cluster's UID, which is that of its namespace kube-system: it is made with the
+// cluster, and nobody deletes it. The registry refuses a report of another cluster under a
+// reporter's name. Without the right to read it there is none.
+func (c *cluster) uid(ctx context.Context, d *deployed) (string, error) {
+	var namespace struct {
+		Metadata metadata `json:"metadata"`
+	}
+	err := c.get(ctx, "api/v1/namespaces/kube-system", nil, &namespace)
+	if refused, ok := errors.AsType[*statusError](err); ok && (refused.status == http.StatusForbidden || refused.status == http.StatusNotFound) {
+		d.miss("the cluster isn't known, so another one may report under this name: %v", err)
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the namespace kube-system: %w", err)
+	}
+	return namespace.Metadata.UID, nil
 }
 
 var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
