@@ -231,13 +231,19 @@ func reportKubernetesCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `FILE`")
 	cmd.Flags().StringVar(&o.Context, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
 	cmd.Flags().Var(listFlag{&o.Namespaces, kube.CheckNamespace}, "kubernetes-namespace", "read only these `NAMESPACES` of the cluster (default: all)")
+	var watch bool
+	cmd.Flags().BoolVar(&watch, "watch", false, "report as soon as a pod runs another image, and after each --interval (default 5m), until the process is stopped")
 	cmd.Flags().BoolVar(&r.replace, "replace-cluster", false, "the reporter is of this cluster from now on: the one that has reported under its name is gone")
 	cmd.Flags().IntVar(&o.Rollbacks, "rollbacks", 2, "report so many earlier revisions of each workload: `N`, at least 0")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if o.Rollbacks < 0 {
 			return command.Usagef("--rollbacks: %d isn't possible: use 0 or more", o.Rollbacks)
 		}
-		return r.run(cmd, c, args[0], func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) })
+		read := func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) }
+		if watch {
+			return r.watch(cmd, c, args[0], o, read)
+		}
+		return r.run(cmd, c, args[0], read)
 	})
 	return cmd
 }

@@ -15,6 +15,7 @@ type metadata struct {
 	Namespace         string            `json:"namespace"`
 	Name              string            `json:"name"`
 	UID               string            `json:"uid"`
+	ResourceVersion   string            `json:"resourceVersion"`
 	Annotations       map[string]string `json:"annotations"`
 	CreationTimestamp time.Time         `json:"creationTimestamp"`
 	OwnerReferences   []struct {

@@ -34,6 +34,7 @@ type apiServer struct {
 	without string              // a resource that isn't offered
 	gone    int                 // answers 410 to so many requests with continue
 	asked   []string
+	watch   http.HandlerFunc // answers watches
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -47,6 +48,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if status := a.answer[r.URL.Path]; status != 0 {
 		fail(status, `forbidden: User "purser" cannot list this`)
+		return
+	}
+	if r.URL.Query().Get("watch") == "true" {
+		a.watch(w, r)
 		return
 	}
 	start, _ := strconv.Atoi(r.URL.Query().Get("continue"))
