@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/testscale"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -223,10 +224,12 @@ func TestHoldsStorm(t *testing.T) {
 	for c := range 3 {
 		clients.Go(func() {
 			h, place := r.holds(), hold.Place{Namespace: "app", Reporter: fmt.Sprintf("r%d", c)}
+			var former []oci.Digest // whose hold ends with the report of the next
 			for round := 0; ctx.Err() == nil; round++ {
 				name := fmt.Sprintf("c%d-%d", c, round)
 				r.tag(a, name, name, 10*day)
-				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{Full: true, By: hold.By{MayEnd: true}, Items: []hold.Item{{Digest: digestOf(name)}}})
+				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{By: hold.By{MayEnd: true}, Items: []hold.Item{{Digest: digestOf(name)}}, Remove: former})
+				former = []oci.Digest{digestOf(name)}
 				r.must(err)
 				there := value[bool](r, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name)
 				deleted := "SELECT count(*) FROM auditlog WHERE tag = $1"
