@@ -38,6 +38,7 @@ var failures = []failure{
 	{"the S3 server is gone", map[string]string{"PurserStoreDoesNotDelete": "", "PurserDoomedBytesGrow": ""}, 500 * time.Hour, failS3},
 	{"the volume isn't mounted", map[string]string{"PurserWrongStore": ""}, 0, failVolume},
 	{"an object was removed", map[string]string{"PurserBlobsLost": ""}, 0, failObject},
+	{"the database's clock is in doubt", map[string]string{"PurserDeletionRests": ""}, 0, failClock},
 	{"nobody renews the certificate", map[string]string{"PurserCertificateEnds": ""}, 0, failCertificate},
 	{"Redis is gone", map[string]string{"PurserRedisDown": ""}, 0, failRedis},
 	{"a quota is full, a receiver of notices and a reporter are gone", map[string]string{
@@ -293,6 +294,14 @@ func failCertificate(t *testing.T) (healthy, first, second scrape) {
 		}
 	}
 	first = r.until(func(at float64) bool { return at < healthy.sum(ends) }, ends)
+	return healthy, first, first
+}
+
+func failClock(t *testing.T) (healthy, first, second scrape) {
+	r, pg := startFailing(t)
+	healthy = r.until(func(resting float64) bool { return resting == 0 }, "purser_clock_deletion_resting")
+	pg.exec("INSERT INTO auditlog (time, kind) VALUES (now() + interval '60 days', 'push_repo')") // the clock was 60 days ahead
+	first = r.until(atLeast(1), "purser_clock_deletion_resting")
 	return healthy, first, first
 }
 
