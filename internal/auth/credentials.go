@@ -70,14 +70,8 @@ type Credential struct {
 	confirmed     *time.Time
 }
 
-const (
-	// maxRefresh is how many refresh tokens an account has. The oldest go. So many expired tokens
-	// of other kinds are kept too.
-	maxRefresh = 100
-	// maxFederated is the same for federated tokens, of which each job of a pipeline gets one.
-	// The oldest go too; they have expired first.
-	maxFederated = 2000
-)
+// keptExpired is how many expired tokens of each kind an account keeps.
+const keptExpired = 100
 
 // createCredential stores a new secret for an account, and returns it.
 func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential, string, error) {
@@ -87,12 +81,12 @@ func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (
 	if err := checkText("title", c.Title, maxTitle); err != nil {
 		return c, "", err
 	}
-	most := s.most.Tokens
+	most, keep := s.most.Tokens, max(s.most.Tokens, keptExpired)
 	switch c.Kind {
 	case RefreshToken:
-		most = maxRefresh
+		most, keep = s.most.RefreshTokens, s.most.RefreshTokens
 	case FederatedToken:
-		most = maxFederated
+		most, keep = s.most.FederatedTokens, s.most.FederatedTokens
 	case RobotSecret, PersonalToken:
 	}
 	secret := newSecret(c.Kind)
@@ -111,7 +105,7 @@ func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (
 		)
 		SELECT count(*) FROM credentials
 		WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest) AND (kind IN ('refresh', 'federated') OR expires_at IS NULL OR expires_at >= now())`,
-		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": max(most, maxRefresh) - 1}).Scan(&count)
+		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": keep - 1}).Scan(&count)
 	if err != nil {
 		return c, "", err
 	}

@@ -395,12 +395,18 @@ func (s *Store) Grant(ctx context.Context, r Resource, account, team string) (Gr
 
 // SetGrant gives an account or a team (exactly one is not "") a role in a resource, instead of
 // the role that it has there. NoRole takes the role away. Errors: 404 if something is unknown,
-// or the role to be taken away isn't there; 400 for a robot of another namespace.
+// or the role to be taken away isn't there; 400 for a robot of another namespace, and for too many
+// roles.
 func (s *Store) SetGrant(ctx context.Context, r Resource, account, team string, role Role) error {
 	return s.change(ctx, "changing a role", func(tx pgx.Tx) error {
 		namespace, repository, err := place(ctx, tx, r)
 		if err != nil {
 			return err
+		}
+		if role != NoRole {
+			if err := countAlone(ctx, tx, namespace); err != nil {
+				return err
+			}
 		}
 		var accountID, teamID *int64
 		if team != "" {
@@ -441,6 +447,9 @@ func (s *Store) SetGrant(ctx context.Context, r Resource, account, team string, 
 		}
 		if created {
 			entry.Kind = audit.AddPermission
+			if err := s.checkPermissions(ctx, tx, r, namespace, repository, accountID, teamID); err != nil {
+				return err
+			}
 		}
 		return audit.Append(ctx, tx, entry)
 	})

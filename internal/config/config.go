@@ -93,7 +93,10 @@ type Limits struct {
 	Teams           int // of a namespace
 	TeamMembers     int // of a team
 	Tokens          int // personal tokens of an account, secrets of a robot
+	RefreshTokens   int // of an account; a further one ends the oldest
+	FederatedTokens int // of a robot; a further one ends the oldest
 	FederationRules int // of a robot
+	Permissions     int // of a repository or a namespace
 	Sessions        int // log-ins of browsers of an account; a further one ends the oldest
 	Policies        int // of a repository, a namespace or the registry
 	ProtectionRules int // of a repository, a namespace or the registry

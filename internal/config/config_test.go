@@ -60,6 +60,7 @@ func TestDefaults(t *testing.T) {
 		"uploads.max_age":        c.Uploads.MaxAge == 24*time.Hour,
 		"gc":                     c.GC.ReviewAfter == 24*time.Hour && len(c.GC.ReviewAfterEvents) == 0,
 		"limits": c.Limits == Limits{Robots: 10_000, Teams: 1000, TeamMembers: 10_000, Tokens: 100, FederationRules: 50, Sessions: 50,
+			RefreshTokens: 100, FederatedTokens: 2000, Permissions: 1000,
 			Policies: 32, ProtectionRules: 100, Webhooks: 32, Reporters: 100},
 		"cache": c.Cache == Cache{Enabled: true, ManifestBytes: 64 << 20, Entries: 100_000},
 	}

@@ -20,7 +20,7 @@ func fewAllowed(t *testing.T, most int) *registry {
 	t.Helper()
 	r := onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
-		o.Access = &auth.Options{AnonymousPull: true, Most: auth.Most{Robots: most, Teams: most, TeamMembers: most, Tokens: most, FederationRules: most}}
+		o.Access = &auth.Options{AnonymousPull: true, Most: auth.Most{Robots: most, Teams: most, TeamMembers: most, Tokens: most, FederationRules: most, Permissions: most}}
 		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.MostProtectionRules = most })
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, MostHooks: most, Log: o.Log}); err != nil {
 			t.Fatal(err)
@@ -49,6 +49,8 @@ var limitedThings = []limitedThing{
 	{"limits.teams", "PUT", "/organization/acme/team/t%d", `{"role":"member"}`, 400, "teams"},
 	{"limits.team_members", "PUT", "/organization/acme/team/t0/members/p%d", "", 400, "teammembers"},
 	{"limits.tokens", "POST", "/user/apptoken", `{"title":"%d"}`, 400, "credentials WHERE kind = 'personal'"},
+	{"limits.permissions", "PUT", "/organization/acme/permissions/user/p%d", `{"role":"read"}`, 400, "grants WHERE repository_id IS NULL"},
+	{"limits.permissions", "PUT", "/repository/acme/app/permissions/user/p%d", `{"role":"read"}`, 400, "grants WHERE repository_id IS NOT NULL"},
 	{"limits.policies", "POST", "/organization/acme/autoprunepolicy", `{"method":"number_of_tags","numTags":1%d}`, 400, "namespaceautoprunepolicy"},
 	{"limits.protection_rules", "POST", "/organization/acme/tagprotection", `{"pattern":"^v%d"}`, 400, "tagprotectionrules"},
 	{"limits.webhooks", "POST", "/organization/acme/webhook", `{"url":"https://hooks.example.com/%d","events":["push"]}`, 400, "webhooks"},

@@ -86,7 +86,10 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 // mostOf returns how many things accounts may make.
 func mostOf(cfg *config.Config) auth.Most {
 	l := cfg.Limits
-	return auth.Most{Robots: l.Robots, Teams: l.Teams, TeamMembers: l.TeamMembers, Tokens: l.Tokens, FederationRules: l.FederationRules}
+	return auth.Most{
+		Robots: l.Robots, Teams: l.Teams, TeamMembers: l.TeamMembers, Permissions: l.Permissions,
+		Tokens: l.Tokens, RefreshTokens: l.RefreshTokens, FederatedTokens: l.FederatedTokens, FederationRules: l.FederationRules,
+	}
 }
 
 // openProviders makes what asks other providers for the identities of people and pipelines.
