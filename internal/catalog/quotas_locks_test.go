@@ -107,7 +107,7 @@ func TestQuotaPromisesOneAfterAnother(t *testing.T) {
 	b.limit(t, "acme", catalog.Usage{Bytes: 100})
 	reserve := func() string {
 		u := b.begun(t, "acme/app")
-		return fmt.Sprintf("SELECT purser_quota_reserve('%s', %d, 'acme', 60, 0, NULL)", u.ID, u.Attempt)
+		return fmt.Sprintf("SELECT purser_quota_reserve('%s', %d, 'acme', 60, 0, NULL, '30 s')", u.ID, u.Attempt)
 	}
 	if err := b.meet(t, reserve(), reserve()); db.Code(err) != "PQ001" {
 		t.Errorf("the second upload: %v, want that the quota is exceeded", err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -13,6 +14,17 @@ import (
 // asks for room before it writes to the store, in the batch by which it claims the upload; see
 // purser_quota_reserve. A client that says how much it sends gets room for all of it at once. One
 // that doesn't gets a little more than it has sent, and the request asks again when that is used up.
+//
+// The room is promised to a request, which renews the promise while it runs (RenewUpload). When its
+// process dies, the promise is over after PromiseAge, and only what was acknowledged counts.
+
+const (
+	// PromiseAge is how long a request has the room that it was promised without renewing it.
+	PromiseAge = 30 * time.Second
+	// deadUpload is how long after that an upload is deleted of which nothing was acknowledged: only
+	// its dead request may have left bytes in the store.
+	deadUpload = 10 * time.Minute
+)
 
 // UploadNeed is what a request needs for an upload.
 type UploadNeed struct {
@@ -27,21 +39,24 @@ type UploadClaim struct {
 	Next    int64 // the lowest reserved object number
 	// Room is how many bytes the upload may have, math.MaxInt64 if nothing limits it now.
 	Room int64
+	// Promised says that room was promised to the request, which has to renew the promise.
+	Promised bool
 }
 
 // reserved is the answer of purser_quota_reserve, nil if nothing limits the upload.
 type reserved struct{ n *int64 }
 
 func (r *reserved) bytes() int64 {
-	if r.n == nil {
+	if r.n == nil || *r.n >= 1<<62 {
 		return math.MaxInt64
 	}
 	return *r.n
 }
 
 // reserve adds a statement that reserves room for an upload whose row has the given attempt. It adds
-// none if this process knows that the namespace has no quota.
-func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed) *reserved {
+// none if this process knows that the namespace has no quota. `age` is how long the promise lasts,
+// nil: the request ends now.
+func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed, age *time.Duration) *reserved {
 	r := new(reserved)
 	namespace, _, _ := strings.Cut(u.Repository, "/")
 	if q, ok := c.quotas.get(namespace); ok && q.namespaceID == 0 {
@@ -51,7 +66,7 @@ func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed) *r
 	if !need.Digest.IsZero() {
 		d = need.Digest.Bytes()
 	}
-	b.row([]any{&r.n}, "SELECT purser_quota_reserve($1, $2, $3, $4, $5, $6)", u.ID, attempt, namespace, need.Bytes, need.Ahead, d)
+	b.row([]any{&r.n}, "SELECT purser_quota_reserve($1, $2, $3, $4, $5, $6, $7)", u.ID, attempt, namespace, need.Bytes, need.Ahead, d, age)
 	return r
 }
 
@@ -59,7 +74,7 @@ func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed) *r
 // many bytes the upload may have. Errors: the same as ClaimUpload's.
 func (c *Catalog) ReserveUpload(ctx context.Context, u Upload, need UploadNeed) (room int64, err error) {
 	b := new(batch)
-	r := c.reserve(b, u, u.Attempt, need)
+	r := c.reserve(b, u, u.Attempt, need, new(PromiseAge))
 	if b.Len() == 0 {
 		return r.bytes(), nil
 	}
@@ -71,4 +86,50 @@ func (c *Catalog) ReserveUpload(ctx context.Context, u Upload, need UploadNeed) 
 		return 0, fmt.Errorf("reserving room for upload %s: %w", u.ID, err)
 	}
 	return r.bytes(), nil
+}
+
+// Promise is what has become of the room that a request was promised.
+type Promise int
+
+const (
+	PromiseKept Promise = iota // it was renewed
+	PromiseOver                // it was over, so the request has to ask again (ReserveUpload)
+	PromiseLost                // another request has the upload, or it was cancelled
+)
+
+// RenewUpload renews the promise of room to the request that has claimed the upload. It must be
+// called well before PromiseAge is over.
+func (c *Catalog) RenewUpload(ctx context.Context, u Upload) (Promise, error) {
+	var renewed, mine bool
+	// The update waits for who takes promises back that are over, and then sees that. See
+	// purser_quota_reserve.
+	err := c.db.Pool.QueryRow(ctx, `
+		WITH renewed AS (
+			UPDATE uploads SET promised_until = now() + $3::interval
+			WHERE id = $1 AND attempt = $2 AND status = 1 AND promised_until > now()
+			RETURNING id
+		)
+		SELECT EXISTS (SELECT FROM renewed), EXISTS (SELECT FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1)`,
+		u.ID, u.Attempt, PromiseAge).Scan(&renewed, &mine)
+	switch {
+	case err != nil:
+		return PromiseKept, fmt.Errorf("renewing the room of upload %s: %w", u.ID, err)
+	case renewed:
+		return PromiseKept, nil
+	case mine:
+		return PromiseOver, nil
+	}
+	return PromiseLost, nil
+}
+
+// ReleaseUpload ends the promise to a request that ends without saving or finishing the upload. The
+// bytes that the request has stored, with which the upload has u.Size, may be left in the store, so
+// they count until the upload ends or is continued.
+func (c *Catalog) ReleaseUpload(ctx context.Context, u Upload) error {
+	_, err := c.db.Pool.Exec(ctx, "UPDATE uploads SET promised_until = NULL, expected = GREATEST(size, $3) WHERE id = $1 AND attempt = $2",
+		u.ID, u.Attempt, u.Size)
+	if err != nil {
+		return fmt.Errorf("giving back the room of upload %s: %w", u.ID, err)
+	}
+	return nil
 }

@@ -204,13 +204,14 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadNeed) (claim UploadClaim, err error) {
 	b := new(batch)
 	b.row([]any{&claim.Attempt, &claim.Next}, `
-		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now()
+		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now(),
+			expected = CASE WHEN promised_until < now() THEN size ELSE expected END, promised_until = NULL
 		WHERE id = $1 AND attempt = $2 AND status = 1
 		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n)
-	room := c.reserve(b, u, u.Attempt+1, need)
+	room := c.reserve(b, u, u.Attempt+1, need, new(PromiseAge))
 	err = b.send(ctx, c.db.Pool)
 	if isNoRows(err) {
-		return claim, uploadMoved()
+		return claim, UploadMoved()
 	}
 	if err != nil {
 		if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
@@ -218,7 +219,7 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadN
 		}
 		return claim, fmt.Errorf("claiming upload %s: %w", u.ID, err)
 	}
-	claim.Room = room.bytes()
+	claim.Room, claim.Promised = room.bytes(), room.n != nil
 	return claim, nil
 }
 
@@ -230,7 +231,7 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 		WHERE id = $1 AND attempt = $2
 		RETURNING numbers - $3`, u.ID, u.Attempt, n).Scan(&first)
 	if isNoRows(err) {
-		return 0, uploadMoved()
+		return 0, UploadMoved()
 	}
 	if err != nil {
 		return 0, fmt.Errorf("numbering parts of upload %s: %w", u.ID, err)
@@ -255,6 +256,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 		UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
 			size = @size, store_state = @store_state, tail = @tail, last_from = @last_from, last_head = @last_head,
 			numbers = numbers + @taken, updated_at = now(),
+			expected = CASE WHEN promised_until < now() THEN size ELSE expected END, promised_until = NULL,
 			repository_id = (SELECT id FROM live_repositories WHERE path = @path),
 			namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
 		WHERE id = @upload AND attempt = @attempt AND status = 1
@@ -263,11 +265,11 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "last_from": u.LastFrom, "last_head": u.LastHead,
 		"taken": taken, "ticket": u.Ticket,
 	})
-	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size})
+	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size}, nil)
 	err := b.send(ctx, c.db.Pool)
 	switch {
 	case isNoRows(err):
-		return u, uploadMoved()
+		return u, UploadMoved()
 	case err != nil:
 		if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
 			return u, refused
@@ -302,7 +304,7 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 		return err
 	}})
 	if errors.Is(err, uploadLost) {
-		return uploadMoved()
+		return UploadMoved()
 	}
 	return err
 }
@@ -420,7 +422,8 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 }
 
 // ReapUploads deletes up to n uploads that no request has saved or claimed for the duration
-// `age`, and up to n uploads whose repository was deleted. It returns how many it deleted.
+// `age`, up to n uploads whose repository was deleted, and up to n whose only request has died
+// before anything was acknowledged. It returns how many it deleted.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
@@ -428,11 +431,12 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 					SELECT id FROM uploads WHERE updated_at < now() - $1::interval
 					ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED))
 				OR id = ANY (ARRAY(SELECT id FROM uploads WHERE status = 2 LIMIT $2 FOR UPDATE SKIP LOCKED))
+				OR id = ANY (ARRAY(SELECT id FROM uploads WHERE promised_until < now() - $4::interval AND size = 0 LIMIT $2 FOR UPDATE SKIP LOCKED))
 			RETURNING *
 		), d AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, size, now() + $3::interval FROM u)
-		SELECT FROM u`, age, n, c.late())
+		SELECT FROM u`, age, n, c.late(), deadUpload)
 	if err != nil {
 		return 0, fmt.Errorf("reaping uploads: %w", err)
 	}
@@ -459,9 +463,9 @@ func uploadUnknown(path string) error {
 	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished or cancelled, or has expired; start another", path)
 }
 
-// uploadMoved returns the client's error if another request has continued, finished or
-// cancelled its upload.
-func uploadMoved() error {
+// UploadMoved returns the client's error if another request has continued, finished or
+// cancelled its upload. It wraps ErrUploadMoved.
+func UploadMoved() error {
 	return oci.Errorf(oci.BlobUploadInvalid, "this upload was continued, finished or cancelled by another request: ask for its state and go on from there").
 		WithStatus(416).WithCause(ErrUploadMoved)
 }

@@ -22,6 +22,14 @@ var mutations = []mutation{
 	{"quota: look into the locked slot", quotasSQL,
 		`AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags);`, `AND s.slot = mine;`,
 		catalog, "TestQuotaRoomIsAskedOfTheLockedSlot"},
+	{"quota: renewing waits for who takes the promise back", "internal/catalog/upload_room.go",
+		`WHERE id = $1 AND attempt = $2 AND status = 1 AND promised_until > now()
+			RETURNING`, `WHERE id = $1 AND attempt = $2 AND status = 1
+			RETURNING`,
+		catalog, "TestPromiseIsRenewedOrTakenBack"},
+	{"quota: promises of locked uploads count", quotasSQL,
+		`AND o.promised_until < now() FOR NO KEY UPDATE SKIP LOCKED) dead`, `AND o.promised_until < now()) dead`,
+		catalog, "TestPromiseIsRenewedOrTakenBack"},
 	{"quota: lock of the row before the slots", quotasSQL,
 		`    PERFORM FROM namespacequotas WHERE namespace_id = namespace FOR NO KEY UPDATE;`, ``,
 		catalog, "TestQuotaLocksRowBeforeSlots"},

@@ -364,6 +364,8 @@ COMMENT ON COLUMN configurationattributes.problem IS 'why platform and labels ar
 --          for room: what its unfinished uploads take is limited by the quota's bytes
 -- expected how many bytes the upload may have when the request that has claimed it ends; the
 --          quota counts the greater of size and expected
+-- promised_until is set while such a request runs, which renews it. When it is over, the request's
+--          process is dead or was cut off, and only size counts
 -- client and account say who has started the upload, so that any replica can count the open
 -- uploads of a client and of an account
 CREATE TABLE uploads (
@@ -383,6 +385,7 @@ CREATE TABLE uploads (
     numbers       bigint NOT NULL DEFAULT 0,
     namespace_id  bigint,
     expected      bigint NOT NULL DEFAULT 0,
+    promised_until timestamptz,
     client        text COLLATE "C",
     account       text COLLATE "C",
     created_at    timestamptz NOT NULL DEFAULT now(),
@@ -396,6 +399,7 @@ COMMENT ON COLUMN uploads.account IS 'account whose limit on open uploads counts
 CREATE INDEX uploads_updated_at_idx ON uploads (updated_at);
 CREATE INDEX uploads_repository_id_idx ON uploads (repository_id, status) WHERE repository_id IS NOT NULL;
 CREATE INDEX uploads_namespace_id_idx ON uploads (namespace_id) WHERE namespace_id IS NOT NULL;
+CREATE INDEX uploads_promised_until_idx ON uploads (promised_until) WHERE promised_until IS NOT NULL;
 CREATE INDEX uploads_cancelled_idx ON uploads (id) WHERE status = 2;
 CREATE INDEX uploads_client_idx ON uploads (client) WHERE client IS NOT NULL;
 CREATE INDEX uploads_account_idx ON uploads (account) WHERE account IS NOT NULL;

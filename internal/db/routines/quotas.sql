@@ -189,8 +189,18 @@ CREATE OR REPLACE FUNCTION purser_quota_close (namespace bigint)
 $$;
 
 -- purser_quota_uploads returns the bytes that the unfinished uploads of a namespace take or were
--- promised, without those of the upload `own`.
+-- promised, without those of the upload `own`. What was promised to a request that doesn't renew it
+-- any more doesn't count.
 CREATE OR REPLACE FUNCTION purser_quota_uploads (namespace bigint, own uuid)
+    RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT LEAST(COALESCE(sum(GREATEST(u.size, CASE WHEN u.promised_until < now() THEN 0 ELSE u.expected END)), 0), 4611686018427387904)::bigint
+    FROM uploads u WHERE u.namespace_id = namespace AND u.id <> own
+$$;
+
+-- purser_quota_promised is purser_quota_uploads with the promises that aren't renewed any more.
+CREATE OR REPLACE FUNCTION purser_quota_promised (namespace bigint, own uuid)
     RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
@@ -200,7 +210,8 @@ $$;
 
 -- purser_quota_reserve promises an upload room for `needed` bytes in all, and for up to `ahead`
 -- more: a quarter of what is left then, at least 64 KiB if there are so many. It returns how many
--- bytes the upload may have, NULL if nothing limits it. It raises the error PQ001 if what the
+-- bytes the upload may have: 2^62 if the quota limits nothing now, NULL if there is no quota or
+-- nothing was promised. It raises the error PQ001 if what the
 -- namespace uses, what its other unfinished uploads take or were promised, and what is needed exceed
 -- the hard limit on bytes. Never refused are what was promised before, and a blob that the namespace
 -- has.
@@ -210,7 +221,13 @@ $$;
 -- later. So promises never exceed the limit together, whatever the number of requests and replicas.
 -- Blobs that are committed without a promise, because they are small or are copied within the store, may
 -- use room that was promised; the triggers then refuse those commits that come last.
-CREATE OR REPLACE FUNCTION purser_quota_reserve (upload uuid, fence bigint, namespace text, needed bigint, ahead bigint, digest bytea)
+--
+-- A promise to a request that runs ends after `lease`, unless the request renews it; NULL: the
+-- request ends now. A promise that is over isn't just left out of the sum, since its request may
+-- renew it at this moment: where there is no room without it, it is taken back, in its row. Who
+-- renews it then waits for this row, and finds it taken back. A row that is locked now counts, since
+-- its request may be alive, and waiting for it would be a deadlock: it may wait for this lock.
+CREATE OR REPLACE FUNCTION purser_quota_reserve (upload uuid, fence bigint, namespace text, needed bigint, ahead bigint, digest bytea, lease interval)
     RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -227,7 +244,8 @@ BEGIN
     IF id_of IS NULL THEN
         RETURN NULL;
     END IF;
-    SELECT u.expected INTO promised FROM uploads u WHERE u.id = upload AND u.attempt = fence AND u.status = 1 FOR NO KEY UPDATE;
+    SELECT CASE WHEN u.promised_until < now() THEN u.size ELSE u.expected END INTO promised
+    FROM uploads u WHERE u.id = upload AND u.attempt = fence AND u.status = 1 FOR NO KEY UPDATE;
     IF promised IS NULL THEN -- the request has lost the upload, which it is told by another statement
         RETURN NULL;
     END IF;
@@ -236,10 +254,16 @@ BEGIN
     FROM namespacequotas q CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s
     WHERE q.namespace_id = id_of AND q.counted;
     IF most IS NULL THEN
-        UPDATE uploads u SET expected = needed, namespace_id = id_of WHERE u.id = upload;
-        RETURN NULL;
+        UPDATE uploads u SET expected = needed, promised_until = now() + lease, namespace_id = id_of WHERE u.id = upload;
+        RETURN 4611686018427387904;
     END IF;
-    others := purser_quota_uploads(id_of, upload);
+    others := purser_quota_promised(id_of, upload);
+    IF most - used - others < needed AND needed > promised THEN
+        UPDATE uploads u SET expected = u.size, promised_until = NULL
+        FROM (SELECT o.id FROM uploads o WHERE o.namespace_id = id_of AND o.id <> upload AND o.promised_until < now() FOR NO KEY UPDATE SKIP LOCKED) dead
+        WHERE u.id = dead.id;
+        others := purser_quota_promised(id_of, upload);
+    END IF;
     room := most - used - others - needed;
     IF room < 0 AND needed > promised THEN
         IF EXISTS (SELECT FROM repository_blobs l WHERE l.blob_digest = digest AND l.top_level_namespace_id = id_of) THEN
@@ -250,7 +274,7 @@ BEGIN
                 DETAIL = json_build_object('quota', 'bytes', 'limit', most, 'used', used + others, 'unfinished', others, 'needed', needed);
     END IF;
     promised := needed + GREATEST(LEAST(ahead, GREATEST(room / 4, 65536), room), 0);
-    UPDATE uploads u SET expected = promised, namespace_id = id_of WHERE u.id = upload;
+    UPDATE uploads u SET expected = promised, promised_until = now() + lease, namespace_id = id_of WHERE u.id = upload;
     RETURN promised;
 END;
 $$;

@@ -65,7 +65,9 @@ type API struct {
 	store   blob.Store
 	log     *slog.Logger
 	uploads *uploads
-	heavy   *limit.Queue // of large manifests that are to be parsed and stored
+	// promises are those of requests that store uploads now.
+	promises promises
+	heavy    *limit.Queue // of large manifests that are to be parsed and stored
 	// redirected maps storage keys to the time at which the method redirect last saw that the
 	// store has the object with this key. redirect itself ignores entries older than
 	// redirectedAge. A cache that expires its entries isn't used, because it would wake the

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -42,6 +43,11 @@ type session struct {
 	// room is how many bytes the upload may have by its namespace's quota, as far as the
 	// request has asked.
 	room int64
+	// promise is nil until the request has claimed the upload. settled says that the upload's row
+	// was saved or committed, so nothing is promised any more.
+	promise  *promise
+	promised bool
+	settled  bool
 }
 
 // receive appends the request's body to the upload and saves it. If the client disconnects in
@@ -100,6 +106,7 @@ func (a *API) commit(c *call, d oci.Digest) error {
 			}
 		}
 		err = a.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
+		ss.settled = err == nil
 		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
 			// CommitUpload has changed nothing. Maybe the upload's row is gone; then no worker
 			// would ever delete the object that this request has just written. No other request
@@ -153,7 +160,7 @@ func (a *API) session(ctx context.Context, u catalog.Upload, d oci.Digest, in *u
 		return err
 	}
 	ss := &session{api: a, u: u, d: d, in: in, hash: h}
-	defer ss.close()
+	defer ss.close(ctx)
 	return work(ctx, ss)
 }
 
@@ -250,7 +257,10 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	}
 	ss.in.streaming = true
 	ss.in.discard()
-	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), room: ss.room, admit: func(size int64) (int64, error) {
+	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), room: ss.room, promise: ss.promise, admit: func(size int64) (int64, error) {
+		if length >= 0 {
+			return ss.api.catalog.ReserveUpload(ctx, ss.u, catalog.UploadNeed{Bytes: max(size, need.Bytes), Digest: ss.d})
+		}
 		return ss.api.catalog.ReserveUpload(ctx, ss.u, catalog.UploadNeed{Bytes: size, Ahead: admitEvery, Digest: ss.d})
 	}}
 	body := newHashingReader(io.MultiReader(bytes.NewReader(first), arriving), ss.hash)
@@ -292,12 +302,14 @@ func (ss *session) open(ctx context.Context, stream bool, need catalog.UploadNee
 		if ss.u.StoreState == nil && ticket == catalog.NoTicket {
 			taken = 1
 		}
+		began := time.Now()
 		claimed, err := ss.api.catalog.ClaimUpload(ctx, ss.u, taken, need)
 		if err != nil {
 			return 0, err
 		}
 		next := claimed.Next
-		ss.u.Attempt, ss.room, ss.claimed = claimed.Attempt, claimed.Room, true
+		ss.u.Attempt, ss.room, ss.claimed, ss.promised = claimed.Attempt, claimed.Room, true, claimed.Promised
+		ss.promise = ss.api.promise(ctx, ss.u, claimed.Promised, began)
 		if taken > 0 {
 			ticket = next
 		}
@@ -346,14 +358,27 @@ func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error)
 	}
 	u, err := ss.api.catalog.SaveUpload(ctx, ss.u)
 	if err == nil {
-		ss.in.saved = true
+		ss.in.saved, ss.settled = true, true
 		ss.api.uploads.remember(u)
 	}
 	return u, err
 }
 
-func (ss *session) close() {
+// close ends the session, and with it the promise of room.
+func (ss *session) close(ctx context.Context) {
 	if ss.w != nil {
 		ss.w.Close() //nolint:errcheck // everything that matters is saved or finished
+	}
+	if ss.promise == nil {
+		return
+	}
+	ss.promise.end()
+	if ss.settled || !ss.promised || ss.promise.lost.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewEvery)
+	defer cancel()
+	if err := ss.api.catalog.ReleaseUpload(ctx, ss.u); err != nil {
+		ss.api.log.WarnContext(ctx, "an upload keeps the room that it was promised for a while", "upload", ss.u.ID, "error", err)
 	}
 }

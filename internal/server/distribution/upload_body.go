@@ -106,11 +106,19 @@ type admittedReader struct {
 	room  int64 // math.MaxInt64: nothing limits it
 	asked int64 // the size at which admit was last called
 	admit func(size int64) (room int64, err error)
+	// promise is that of the request. When it is over, the request asks again.
+	promise *promise
 }
 
 func (a *admittedReader) Read(p []byte) (int, error) {
 	n, err := a.r.Read(p)
 	a.size += int64(n)
+	if a.promise.lost.Load() {
+		return 0, catalog.UploadMoved()
+	}
+	if a.promise.over() {
+		a.room = 0
+	}
 	if a.size <= a.room && (a.room < math.MaxInt64 || a.size-a.asked < admitEvery) {
 		return n, err
 	}

@@ -1,0 +1,153 @@
+package catalog_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// promised starts an upload of the repository acme/app, whose request claims it and is promised room
+// for n bytes.
+func (b bundle) promised(t *testing.T, n int64) (catalog.Upload, error) {
+	t.Helper()
+	list, err := b.StartUploads(t.Context(), catalog.StartOptions{N: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := list[0]
+	u.Repository = "acme/app"
+	claim, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{Bytes: n})
+	u.Attempt = claim.Attempt
+	return u, err
+}
+
+// old lets time pass until the promise to an upload is over.
+func (b bundle) old(t *testing.T, u catalog.Upload) {
+	t.Helper()
+	b.Exec(t, "UPDATE uploads SET promised_until = now() - interval '1 s' WHERE id = $1", u.ID)
+}
+
+// TestDeadRequestGivesItsRoomBack: the process of a request that was promised room dies. When the
+// promise is over, others get the room, and the dead upload can be continued if there is room.
+func TestDeadRequestGivesItsRoomBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "x")
+	b.limit(t, "acme", catalog.Usage{Bytes: 100})
+	dead, err := b.promised(t, 90)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.promised(t, 50); oci.CodeOf(err) != oci.Denied {
+		t.Fatalf("while the first request may live: %v", err)
+	}
+	b.old(t, dead)
+	if err := b.AdmitBlob(t.Context(), "acme/app", uuid.Nil, oci.Digest{}, 50); err != nil {
+		t.Errorf("before the body: %v", err)
+	}
+	second, err := b.promised(t, 50)
+	if err != nil {
+		t.Fatalf("after the promise was over: %v", err)
+	}
+	// The client of the dead request tries again.
+	if _, err := b.ClaimUpload(t.Context(), dead, 1, catalog.UploadNeed{Bytes: 90}); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("the dead upload goes on: %v", err)
+	}
+	if err := b.ReleaseUpload(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.ClaimUpload(t.Context(), dead, 1, catalog.UploadNeed{Bytes: 90}); err != nil {
+		t.Errorf("the dead upload goes on when there is room: %v", err)
+	}
+}
+
+// TestDeadUploadIsReaped: nothing of an upload was acknowledged when its process died, so it is
+// deleted soon with what it has in the store. Others stay: one whose request lives, one that has
+// acknowledged bytes, and one that was continued after the quota had been deleted.
+func TestDeadUploadIsReaped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "x")
+	b.limit(t, "acme", catalog.Usage{Bytes: 1000})
+	var list []catalog.Upload
+	for range 4 {
+		u, err := b.promised(t, 90)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, u)
+	}
+	b.Exec(t, "UPDATE uploads SET promised_until = now() - interval '11 min' WHERE id <> $1", list[1].ID)
+	b.Exec(t, "UPDATE uploads SET size = 1 WHERE id = $1", list[2].ID)
+	b.Exec(t, "DELETE FROM namespacequotas")
+	if _, err := b.ClaimUpload(t.Context(), list[3], 1, catalog.UploadNeed{Bytes: 90}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); n != 1 || err != nil {
+		t.Errorf("%d uploads were deleted (%v), want 1", n, err)
+	}
+	if _, err := b.Upload(t.Context(), "acme/app", list[0].ID); oci.CodeOf(err) != oci.BlobUploadUnknown {
+		t.Errorf("the dead upload: %v", err)
+	}
+}
+
+// TestPromiseIsRenewedOrTakenBack: a promise is over, and its request renews it while another one
+// takes it back, in both orders. Never do both have the room.
+func TestPromiseIsRenewedOrTakenBack(t *testing.T) {
+	t.Parallel()
+	const take = "SELECT purser_quota_reserve($1, $2, 'acme', 60, 0, NULL, '30 s')"
+	start := func() (b bundle, u, other catalog.Upload) {
+		b = setup(t)
+		b.Push(t, "acme/app", "x")
+		b.limit(t, "acme", catalog.Usage{Bytes: 100})
+		u, err := b.promised(t, 90)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b, u, b.begun(t, "acme/app")
+	}
+	// The renewal comes first, began when the promise still held, and isn't committed yet.
+	b, u, other := start()
+	b.old(t, u)
+	renewal, second := b.Session(t), b.Session(t)
+	renewal.Exec(t, "BEGIN")
+	renewal.Exec(t, "UPDATE uploads SET promised_until = now() + interval '30 s' WHERE id = $1", u.ID)
+	err := catalogtest.Soon(t, "the other one", catalogtest.Later(func() error {
+		_, err := second.Conn.Exec(t.Context(), take, other.ID, other.Attempt)
+		return err
+	}))
+	if db.Code(err) != "PQ001" {
+		t.Errorf("room is taken of an upload whose request renews it now: %v", err)
+	}
+	renewal.Exec(t, "COMMIT")
+
+	// The other one comes first. The renewal waits, and finds the promise taken back.
+	b, u, other = start()
+	b.old(t, u)
+	taking := b.Session(t)
+	taking.Exec(t, "BEGIN")
+	taking.Exec(t, take, other.ID, other.Attempt)
+	state := make(chan catalog.Promise, 1)
+	done := catalogtest.Later(func() error {
+		p, err := b.RenewUpload(t.Context(), u)
+		state <- p
+		return err
+	})
+	catalogtest.Eventually(t, "the renewal waits or ends", func() bool { return len(done) == 1 || b.Waiting(t) > 0 })
+	taking.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "the renewal", done); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-state; p != catalog.PromiseOver {
+		t.Errorf("the promise is %v, want that it is over", p)
+	}
+	if _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 90}); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("its request asks again: %v", err)
+	}
+}
