@@ -83,9 +83,12 @@ func (s *Sender) Call(ctx context.Context, c Callback) error {
 	return err
 }
 
-// roomForCallback returns TOOMANYREQUESTS if no further callback may wait. Clients that ask at the
-// same moment may exceed a limit by their number.
+// roomForCallback returns TOOMANYREQUESTS if no further callback may wait. Transactions that queue
+// callbacks come one after another, so that each counts those of the ones before it.
 func roomForCallback(ctx context.Context, tx pgx.Tx, c Callback) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1886745450, 0)"); err != nil {
+		return err
+	}
 	var all, account, namespace int
 	err := tx.QueryRow(ctx, `
 		SELECT count(*), count(*) FILTER (WHERE account = $1 AND $1 <> ''), count(*) FILTER (WHERE namespace = $2 AND $2 <> '')

@@ -235,3 +235,35 @@ func TestCallbackExpires(t *testing.T) {
 	}
 	stop()
 }
+
+// TestCallbacksRaceForTheLastPlaces: an account has three places for callbacks left, and eight of its
+// requests ask for one at the same moment. Three get one.
+func TestCallbacksRaceForTheLastPlaces(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	s := newSender(t, Options{DB: d})
+	for range accountCallbacks - 3 {
+		_, err := callOf(t, s, "https://93.184.216.34/", "ann", "acme")
+		must(t, err)
+	}
+	const makers = 8
+	answers := make(chan error, makers)
+	for range makers {
+		go func() {
+			_, err := callOf(t, s, "https://93.184.216.34/", "ann", "acme")
+			answers <- err
+		}()
+	}
+	made := 0
+	for range makers {
+		switch err := <-answers; {
+		case err == nil:
+			made++
+		case oci.CodeOf(err) != oci.TooManyRequests:
+			t.Error(err)
+		}
+	}
+	if made != 3 {
+		t.Errorf("%d callbacks were queued, want 3", made)
+	}
+}
