@@ -38,8 +38,8 @@ func TestJudgementSharesItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 10*time.Millisecond, time.Hour })
-			slow := testscale.Pick(12, 40) // tags
+			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 50*time.Millisecond, time.Hour })
+			slow := testscale.Pick(20, 40) // tags
 			for _, namespace := range namespaces {
 				r.expensive(namespace, slow)
 			}
