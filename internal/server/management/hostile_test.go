@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
@@ -35,6 +36,9 @@ func everything(t *testing.T) func(o *servertest.Options, d *db.DB) {
 			t.Fatal(err)
 		}
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
+			t.Fatal(err)
+		}
+		if o.Management.Clocks, err = clock.New(clock.Options{DB: d, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}
 		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
