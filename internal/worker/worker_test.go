@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,35 +176,48 @@ func TestRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
+		var mu sync.Mutex // guards what the loop and the test use
 		why, inBatch, asked, n := worker.ErrRest, false, 0, 0
+		locked := func(fn func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			fn()
+		}
 		l := run(t, worker.Options{
-			May: func(context.Context) error { asked++; return why }, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Batch: func(context.Context) (bool, error) {
-				if n++; inBatch {
-					return true, fmt.Errorf("in the middle: %w", worker.ErrRest)
-				}
-				return false, nil
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+			May: func(context.Context) (err error) {
+				locked(func() { asked, err = asked+1, why })
+				return err
+			},
+			Batch: func(context.Context) (more bool, err error) {
+				locked(func() {
+					if n++; inBatch {
+						more, err = true, fmt.Errorf("in the middle: %w", worker.ErrRest)
+					}
+				})
+				return more, err
 			},
 		})
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
-		if n != 0 || asked < 5 || asked > 6 {
-			t.Errorf("%d batches, asked %d times", n, asked)
-		}
-		why, inBatch = nil, true
+		locked(func() {
+			if n != 0 || asked < 5 || asked > 6 {
+				t.Errorf("%d batches, asked %d times", n, asked)
+			}
+			why, inBatch = nil, true
+		})
 		time.Sleep(12 * time.Second)
 		synctest.Wait()
-		if n != 1 && n != 2 {
-			t.Errorf("%d batches that rest in 12 s, want one each 10 s", n)
-		}
-		if log.Len() > 0 {
-			t.Errorf("a rest was logged: %s", &log)
-		}
-		why = errors.New("nobody can tell")
+		locked(func() {
+			if n != 1 && n != 2 {
+				t.Errorf("%d batches that rest in 12 s, want one each 10 s", n)
+			}
+			why = errors.New("nobody can tell")
+		})
 		time.Sleep(30 * time.Second)
 		l.stop()
-		if !strings.Contains(log.String(), "nobody can tell") {
-			t.Errorf("a failure to ask isn't logged: %s", &log)
+		if text := log.String(); strings.Contains(text, "rest") || !strings.Contains(text, "nobody can tell") {
+			t.Errorf("only the failure to ask is to be logged, and the log has: %s", text)
 		}
 	})
 }
