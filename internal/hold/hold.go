@@ -102,6 +102,9 @@ type Options struct {
 	// Patience is how long a report waits for locks, above all for deletions that are under
 	// way. Default 20 s.
 	Patience time.Duration
+	// MayDelete returns an error that wraps worker.ErrRest while no reporter may be deleted for its
+	// age (see package clock). Nil: they always may.
+	MayDelete func(ctx context.Context) error
 	// Notify queues a notice in a transaction, and Notified is called after its commit. Nil:
 	// there are no notices.
 	Notify   func(ctx context.Context, tx db.Querier, event string, data any) error

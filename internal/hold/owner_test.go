@@ -1,6 +1,7 @@
 package hold_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // account makes an account and returns it as a reader, who may end no holds.
@@ -228,4 +230,36 @@ func TestPlacesOfAccounts(t *testing.T) {
 	b.refused(t, hold.Place{Namespace: "acme", Reporter: "more"}, hold.Report{By: other}, oci.Unsupported)
 	b.report(t, hold.Place{Namespace: "acme", Reporter: "more"}, hold.Report{By: late})
 	b.report(t, hold.Place{Namespace: "other", Reporter: "more"}, hold.Report{By: greedy})
+}
+
+// TestWrongClock: while the clock is in doubt, the watcher deletes no reporter that seems to have
+// ended long ago. When the clock is set back, its holds are in force again.
+func TestWrongClock(t *testing.T) {
+	t.Parallel()
+	why := worker.ErrRest
+	b := setup(t, func(o *hold.Options) { o.MayDelete = func(context.Context) error { return why } })
+	b.report(t, hold.Place{Reporter: "prod"}, hold.Report{Full: true, Items: []hold.Item{{Digest: digest(1)}}})
+	const shift = "UPDATE holdreporters SET reported_at = reported_at + $1::interval, expires_at = expires_at + $1::interval"
+	watch := func(reporters, holds int64) {
+		t.Helper()
+		for range 3 {
+			if _, err := b.Watch(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, n := b.number(t, "SELECT count(*) FROM holdreporters"), b.number(t, "SELECT count(*) FROM holds"); r != reporters || n != holds {
+			t.Errorf("%d reporters and %d holds, want %d and %d", r, n, reporters, holds)
+		}
+	}
+	b.exec(t, shift, "-60 days") // as if the clock was 60 days ahead
+	watch(1, 1)
+	why = errors.New("nobody can tell")
+	if _, err := b.Watch(t.Context()); !errors.Is(err, why) {
+		t.Errorf("the watcher goes on without knowing the clocks: %v", err)
+	}
+	b.exec(t, shift, "60 days")
+	why = nil
+	watch(1, 1)
+	b.exec(t, shift, "-60 days") // time has passed
+	watch(0, 0)
 }

@@ -2,12 +2,14 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // Events of which notices are sent.
@@ -40,6 +42,13 @@ func (h *Holds) watch(ctx context.Context) (more bool, err error) {
 	if err := h.measure(ctx); err != nil {
 		return false, err
 	}
+	rests := false
+	if h.opt.MayDelete != nil {
+		err := h.opt.MayDelete(ctx)
+		if rests = errors.Is(err, worker.ErrRest); err != nil && !rests {
+			return false, err
+		}
+	}
 	told := 0
 	err = h.db.Tx(ctx, func(tx pgx.Tx) error {
 		told, more = 0, false
@@ -51,7 +60,9 @@ func (h *Holds) watch(ctx context.Context) (more bool, err error) {
 			more = true // the audit log is locked last, so the rest has a transaction of its own
 			return err
 		}
-		more, err = h.clean(ctx, tx)
+		if !rests { // a clock that runs ahead would end the holds of all reporters for good
+			more, err = h.clean(ctx, tx)
+		}
 		return err
 	})
 	if err != nil {

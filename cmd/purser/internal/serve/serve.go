@@ -150,10 +150,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	loops := worker.NewMetrics(reg)
 	limits.shareRates(pools.metadata, loops)
 	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits, nil}
-	if p.clocks, err = backend.NewClock(cfg, clock.Options{DB: p.db, Statistics: p.stats(), Log: log, Metrics: reg, Worker: loops}); err != nil {
-		return err
-	}
-	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
+	if err := p.open(cfg); err != nil {
 		return err
 	}
 	defer p.pulls.close()
@@ -198,6 +195,16 @@ type dependencies struct {
 	hosts   *server.Hosts // host names of the registry
 	limits  *limits
 	clocks  *clock.Guard // tells whether what is old may be deleted
+}
+
+// open makes the guard of the clocks, and the recorders and workers that log and count pulls.
+func (p *dependencies) open(cfg *config.Config) (err error) {
+	p.clocks, err = backend.NewClock(cfg, clock.Options{DB: p.db, Statistics: p.stats(), Log: p.log, Metrics: p.metrics, Worker: p.loops})
+	if err != nil {
+		return err
+	}
+	p.pulls, err = openPulls(cfg, *p, p.loops)
+	return err
 }
 
 // assemble makes the registry's HTTP handler and its background workers.
