@@ -69,6 +69,13 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
 					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
 				LIMIT 10000)`, nil},
+		{"deleting exemptions of tags that were deleted", `
+			DELETE FROM autopruneexemptions e WHERE (repository_id, tag_id, policy) IN (
+				SELECT x.repository_id, x.tag_id, x.policy FROM autopruneexemptions x
+				JOIN repositories r ON r.id = x.repository_id
+				WHERE NOT EXISTS (SELECT FROM tags t
+					WHERE t.top_level_namespace_id = r.top_level_namespace_id AND t.repository_id = x.repository_id AND t.id = x.tag_id)
+				LIMIT 10000)`, nil},
 		{"deleting announcements of policies and namespaces that were deleted", `
 			DELETE FROM autopruneannouncements WHERE (policy, namespace_id) IN (
 				SELECT policy, namespace_id FROM autopruneannouncements x

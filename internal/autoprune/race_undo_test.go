@@ -207,3 +207,17 @@ func TestUndoOfARunThatRuns(t *testing.T) {
 		t.Errorf("there are %v", got)
 	}
 }
+
+// TestExemptionsOfDeletedTags: housekeeping deletes the exemptions of tags that are gone, and no others.
+func TestExemptionsOfDeletedTags(t *testing.T) {
+	t.Parallel()
+	m, _ := undone(t)
+	m.exec("DELETE FROM tags WHERE name = 'v1'")
+	_, another := m.replica() // which does its first housekeeping
+	_, err := another.Work(t.Context())
+	m.must(err)
+	left := values[string](m.registry, "SELECT t.name FROM autopruneexemptions e JOIN tags t ON t.id = e.tag_id ORDER BY 1")
+	if n := value[int](m.registry, "SELECT count(*) FROM autopruneexemptions"); n != 2 || !slices.Equal(left, []string{"v2", "v3"}) {
+		t.Errorf("%d exemptions, of %v", n, left)
+	}
+}
