@@ -66,7 +66,7 @@ func TestDeployedStays(t *testing.T) {
 	}
 	says(t, b.remote("gc", "explain", "shop/web@"+moved), "prod", "job live")
 
-	// What a report leaves out stays for the rest of the lease.
+	// An image that a report leaves out stays for the rest of the lease.
 	report(a.host + "/shop/web:v2 job web")
 	db := openPool(t, dsn)
 	collect := func() {

@@ -26,7 +26,7 @@ func (b bundle) held(t *testing.T, namespace string, digests ...oci.Digest) {
 		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
 	}
 	place := hold.Place{Namespace: namespace, Reporter: "prod"}
-	// What a list leaves out stays held for a while, so the reporter begins anew.
+	// A digest that a list leaves out stays held for a while, so the reporter begins anew.
 	if err := h.Delete(context.WithoutCancel(t.Context()), place); err != nil && oci.CodeOf(err) != oci.NameUnknown {
 		t.Fatal(err)
 	}

@@ -101,8 +101,8 @@ const (
 // called well before PromiseAge is over.
 func (c *Catalog) RenewUpload(ctx context.Context, u Upload) (Promise, error) {
 	var renewed, mine bool
-	// The update waits for who takes promises back that are over, and then sees that. See
-	// purser_quota_reserve.
+	// If purser_quota_reserve is taking the promise back, the update waits for it, and then doesn't
+	// find the promise any more.
 	err := c.db.Pool.QueryRow(ctx, `
 		WITH renewed AS (
 			UPDATE uploads SET promised_until = now() + $3::interval

@@ -1,9 +1,9 @@
 // Package clock keeps Purser from deleting by a wrong clock.
 //
-// What is deleted for its age (tags by policies, untagged manifests, abandoned uploads, the trash)
-// is judged by the database's clock. If that clock runs ahead, everything fresh looks old. So a
-// [Guard] looks at the clocks every few seconds, and whoever deletes by age asks it before
-// ([Guard.Check]) and shows it the time by which it judges ([Guard.CheckTime]). The guard compares
+// Workers delete things for their age: tags by policies, untagged manifests, abandoned uploads, the
+// trash. They judge ages by the database's clock. If that clock runs ahead, everything fresh looks
+// old. So a [Guard] looks at the clocks every few seconds. A worker asks it before it deletes
+// ([Guard.Check]), and may show it the time by which it judges ([Guard.CheckTime]). The guard compares
 //
 //   - the clock of each database with the clock of this process;
 //   - what the database's clock has advanced since an earlier look with how long the machine has
@@ -23,9 +23,10 @@
 //
 // Why nothing is deleted by a clock that jumps at any moment: a judge takes a time T from the
 // database and deletes what is old at T. CheckTime(T) compares T itself with the time that the last
-// look predicts for this moment, so it doesn't matter when the clock jumped. Whoever has no such T
-// calls Check, which has looked at most lookAge ago: there, a jump has this time to be missed. All
-// such deletions look for references first, so what is lost are things that nobody refers to.
+// look predicts for this moment, so it doesn't matter when the clock jumped. A worker that has no
+// such T calls Check, which has looked at most lookAge ago: it may miss a jump of this last moment.
+// Garbage collection, which is such a worker, looks for references before it deletes, so it then
+// deletes only things to which nothing refers.
 package clock
 
 import (

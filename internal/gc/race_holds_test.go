@@ -23,7 +23,7 @@ func (b bundle) report(t *testing.T, digests ...oci.Digest) error {
 		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
 	}
 	place := hold.Place{Reporter: "prod"}
-	// What a list leaves out stays held for a while, so the reporter begins anew.
+	// A digest that a list leaves out stays held for a while, so the reporter begins anew.
 	if err := h.Delete(context.WithoutCancel(t.Context()), place); err != nil && oci.CodeOf(err) != oci.NameUnknown {
 		return err
 	}

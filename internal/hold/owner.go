@@ -17,8 +17,8 @@ import (
 // digests decides what may be deleted: whoever could report for somebody else's cluster could end
 // its holds by an empty list.
 //
-// What a report leaves out isn't renewed, and ends when the lease ends that it had (the column ends_at
-// of holds): a list may lack something by mistake, or be older than one that came before it, if a
+// If a report leaves a digest out, the digest's hold isn't renewed, and ends when the lease ends that
+// it had (the column ends_at of holds): a list may lack something by mistake, or be older than one that came before it, if a
 // watcher and a job report for one cluster. Ending a hold before its time is a deletion's first half,
 // so it needs the same right, and somebody has to say it: by a difference that removes the digest, or
 // by deleting the reporter. A shorter lease of an account without this right doesn't end holds earlier

@@ -224,8 +224,8 @@ $$;
 --
 -- A promise to a request that runs ends after `lease`, unless the request renews it; NULL: the
 -- request ends now. A promise that is over isn't just left out of the sum, since its request may
--- renew it at this moment: where there is no room without it, it is taken back, in its row. Who
--- renews it then waits for this row, and finds it taken back. A row that is locked now counts, since
+-- renew it at this moment: where there is no room without it, it is taken back, in its row. A
+-- request that renews it then waits for this row, and finds it taken back. A row that is locked now counts, since
 -- its request may be alive, and waiting for it would be a deadlock: it may wait for this lock.
 CREATE OR REPLACE FUNCTION purser_quota_reserve (upload uuid, fence bigint, namespace text, needed bigint, ahead bigint, digest bytea, lease interval)
     RETURNS bigint

@@ -31,8 +31,8 @@ import (
 func reportCommand(src *command.Source) *cobra.Command {
 	cmd := command.Group("report", "Tell a registry what is deployed, so that it isn't deleted",
 		reportKubernetesCommand(src), reportDockerCommand(src), reportContainerdCommand(src), reportStdinCommand(src))
-	cmd.Long = "Tell a registry what is deployed, so that it isn't deleted. The registry keeps the digests of a report until they are missing\n" +
-		"in a later report of the same reporter, or until the reporter hasn't reported for its lease. If what is deployed can't be\n" +
+	cmd.Long = "Tell a registry what is deployed, so that it isn't deleted. The registry keeps the digests of a report until the reporter\n" +
+		"hasn't reported for its lease; those that a later report leaves out, for the rest of the lease that they had. If what is deployed can't be\n" +
 		"read completely, nothing is reported. An image that the registry doesn't know, or that the account may not read, is named,\n" +
 		"and what the reporter held under its name stays held: the exit code is 4 then. With --namespace, images of other namespaces\n" +
 		"of the registry are left out."

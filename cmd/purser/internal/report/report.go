@@ -4,8 +4,8 @@
 //
 // A report replaces the reporter's list, so what a source leaves out may be deleted. Therefore a
 // source returns either everything that it found, or an error if a part of it couldn't be read.
-// What the registry doesn't tell about single images is another matter: the report holds what it
-// can, and names the others, of which the registry keeps what it held under these names before.
+// The registry may refuse to tell the digests of single images. Then the report holds the others and
+// names these, and the registry keeps the digests that it held under these names before.
 package report
 
 import (

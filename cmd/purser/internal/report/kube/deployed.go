@@ -236,8 +236,8 @@ func (d *deployed) pod(p pod) {
 }
 
 // container adds what is known about the image of a container of a pod that was made at `since`.
-// Whoever wrote the pod named the image by its specification, so that names the registry. What a
-// node says about a running container is the truth about the digest. But the host and the
+// The pod's specification names the registry, as its author knows it. The node knows the digest that
+// a container runs. But the host and the
 // repository there are those of any name that the image has on the node: of a mirror, of another
 // tag of the same image, or none. The digest may be another's too, if two images have one
 // configuration. Therefore both count: the digest of the node under the name of the specification
