@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -25,8 +26,10 @@ func TestDoubtfulClock(t *testing.T) {
 		}
 	}
 	doubt()
+	left := aged(t, d)
 	environ := append(onStore(t, dsn, t.TempDir()), "PURSER_AUTOPRUNE_INTERVAL=1s")
 	s := start(t, servetest.Config(t, environ...))
+	start(t, servetest.Config(t, append(environ, "PURSER_AUTH_ENABLED=true")...)) // which deletes sessions and tokens
 	pushImage(t, s, "v1", "content")
 	if _, err := d.Pool.Exec(t.Context(), "UPDATE tags SET created_at = now() - interval '10 days'"); err != nil {
 		t.Fatal(err)
@@ -56,9 +59,13 @@ func TestDoubtfulClock(t *testing.T) {
 		t.Errorf("the overview: %d %s", code, text)
 	}
 	says(0, "v1", "tag", "list", "library/app")
+	if n := left(); n != 4 {
+		t.Errorf("%d of 4 rows are left that only their age makes superfluous", n)
+	}
 	says(0, "so what is old is deleted", "clock", "confirm", "--yes")
 	says(0, "so what is old is deleted", "clock", "confirm") // there is nothing to confirm
 	says(0, "deleted 1 of 1 tag", "prune", "run", "library")
+	servetest.WaitFor(t, "the old rows to be deleted", func() bool { return left() == 0 })
 
 	doubt()
 	servetest.WaitFor(t, "the process to see the doubt", func() bool {
@@ -81,4 +88,32 @@ func TestDoubtfulClock(t *testing.T) {
 		t.Errorf("confirmed on the page: %d, %v %s", resp.StatusCode, err, page)
 	}
 	says(0, "so what is old is deleted", "clock", "show")
+}
+
+// aged writes a row of each kind that a worker deletes for its age alone: a session, a token, a
+// notice and a run. `left` counts those that are there.
+func aged(t *testing.T, d *db.DB) (left func() int) {
+	t.Helper()
+	const old = "now() - interval '400 days'"
+	for _, sql := range []string{
+		"INSERT INTO accounts (name, kind) VALUES ('carl', 'user')",
+		"INSERT INTO sessions (secret_hash, id, account_id, expires_at) SELECT 'old', gen_random_uuid(), id, " + old + " FROM accounts WHERE name = 'carl'",
+		"INSERT INTO credentials (id, account_id, kind, secret_hash, expires_at) SELECT gen_random_uuid(), id, 'personal', 'old', " + old + " FROM accounts WHERE name = 'carl'",
+		"INSERT INTO webhooknotices (id, event, body, delivered_at) VALUES (gen_random_uuid(), 'old', '{}', " + old + ")",
+		"INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at) VALUES (gen_random_uuid(), 0, 'old', 'success', " + old + ", " + old + ")",
+	} {
+		if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() (n int) {
+		t.Helper()
+		err := d.Pool.QueryRow(t.Context(), `
+			SELECT (SELECT count(*) FROM sessions WHERE secret_hash = 'old') + (SELECT count(*) FROM credentials WHERE secret_hash = 'old')
+				+ (SELECT count(*) FROM webhooknotices WHERE event = 'old') + (SELECT count(*) FROM autopruneruns WHERE namespace = 'old')`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
 }

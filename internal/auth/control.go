@@ -52,8 +52,11 @@ type Options struct {
 	// letters of either case.
 	ReservedNamespaces []string
 	Most               Most
-	Log                *slog.Logger    // default slog.Default()
-	Worker             *worker.Metrics // nil: none
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age.
+	// Nil: it may.
+	MayDelete func(ctx context.Context) error
+	Log       *slog.Logger    // default slog.Default()
+	Worker    *worker.Metrics // nil: none
 }
 
 // Control finds out who sends a request, and decides what that client may do.
@@ -135,7 +138,7 @@ func cached[K comparable, V any](c *Control, cache *boundedcache.Cache[K, entry[
 // Run deletes expired credentials until ctx ends.
 func (c *Control) Run(ctx context.Context) error {
 	return worker.New(worker.Options{
-		Name: "credentials", Log: c.log, Metrics: c.opt.Worker,
+		Name: "credentials", May: c.opt.MayDelete, Log: c.log, Metrics: c.opt.Worker,
 		Batch: func(ctx context.Context) (bool, error) { return c.DeleteExpired(ctx, 1000) },
 	}).Run(ctx)
 }

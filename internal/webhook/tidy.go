@@ -20,9 +20,16 @@ const (
 )
 
 // tidyBatch deletes some of the notices that were delivered or given up longer ago than
-// Options.Keep. Then, or if that fails, it sets the metric of pending notices.
+// Options.Keep, unless nothing may be deleted for its age. Then, or if that fails, it sets the
+// metric of pending notices.
 func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
-	if more, err = s.deleteOld(ctx); more && err == nil {
+	if s.opt.MayDelete != nil {
+		err = s.opt.MayDelete(ctx)
+	}
+	if err == nil {
+		more, err = s.deleteOld(ctx)
+	}
+	if more && err == nil {
 		return true, nil
 	}
 	return false, cmp.Or(err, s.observePending(ctx))

@@ -178,10 +178,13 @@ type Options struct {
 	Lease time.Duration
 	// Keep is how long notices are kept after they were delivered or given up. Default 7
 	// days.
-	Keep    time.Duration
-	Log     *slog.Logger    // default slog.Default()
-	Metrics *Metrics        // nil: none
-	Worker  *worker.Metrics // nil: none
+	Keep time.Duration
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age.
+	// Nil: it may.
+	MayDelete func(ctx context.Context) error
+	Log       *slog.Logger    // default slog.Default()
+	Metrics   *Metrics        // nil: none
+	Worker    *worker.Metrics // nil: none
 }
 
 const maxRetry = 30 * 24 * time.Hour

@@ -93,9 +93,12 @@ type Options struct {
 	ExternalURL string
 	// Most is how many sessions an account has: the next log-in ends the oldest of them. Default
 	// 50.
-	Most   int
-	Log    *slog.Logger    // default slog.Default()
-	Worker *worker.Metrics // nil: none
+	Most int
+	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age.
+	// Nil: it may.
+	MayDelete func(ctx context.Context) error
+	Log       *slog.Logger    // default slog.Default()
+	Worker    *worker.Metrics // nil: none
 }
 
 // Sessions are the log-ins of browsers. All processes of a registry share them. The methods may
@@ -151,7 +154,7 @@ func NewSessions(o Options) (*Sessions, error) {
 		s.https = u.Scheme == "https"
 	}
 	s.loop = worker.New(worker.Options{
-		Name: "sessions", Batch: s.deleteExpired, Log: o.Log, Metrics: o.Worker,
+		Name: "sessions", Batch: s.deleteExpired, May: o.MayDelete, Log: o.Log, Metrics: o.Worker,
 	})
 	return s, nil
 }

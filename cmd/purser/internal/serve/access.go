@@ -50,7 +50,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 	o := auth.Options{
 		DB: p.db, Passwords: hasher, Verified: password.NewCache(password.CacheOptions{}),
 		AnonymousPull: cfg.Auth.AnonymousPull, PublicByDefault: cfg.Auth.DefaultVisibility == catalog.Public,
-		Most: mostOf(cfg), Log: p.log, Worker: p.loops,
+		Most: mostOf(cfg), MayDelete: p.clocks.Check, Log: p.log, Worker: p.loops,
 		Failures: throttle.NewFailures(throttle.FailuresOptions{DB: p.db, Log: p.log, Metrics: p.metrics,
 			AccountBurst: cfg.Auth.Login.AccountFailures, AddressBurst: cfg.Auth.Login.AddressFailures}),
 	}
@@ -59,7 +59,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 		return a, err
 	}
 	if o.Sessions, err = session.NewSessions(session.Options{DB: p.db, Idle: cfg.Auth.SessionIdle, MaxAge: cfg.Auth.SessionMaxAge,
-		Most: cfg.Limits.Sessions, ExternalURL: cfg.HTTP.ExternalURL, Log: p.log, Worker: p.loops}); err != nil {
+		Most: cfg.Limits.Sessions, ExternalURL: cfg.HTTP.ExternalURL, MayDelete: p.clocks.Check, Log: p.log, Worker: p.loops}); err != nil {
 		return a, err
 	}
 	a.workers = append(a.workers, o.Tokens.Run, o.Sessions.Run)

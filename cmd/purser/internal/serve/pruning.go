@@ -23,7 +23,7 @@ func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*w
 	return webhook.New(webhook.Options{
 		DB: p.db, URL: string(hook.URL), Secret: string(hook.Secret), AllowPrivate: hook.AllowPrivate,
 		AllowPrivateHooks: cfg.Webhooks.AllowPrivate, Pulls: cfg.Audit.Pulls, MostHooks: cfg.Limits.Webhooks,
-		Log: p.log, Metrics: metrics, Worker: loops,
+		MayDelete: p.clocks.Check, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 }
 
