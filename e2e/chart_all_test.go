@@ -52,7 +52,7 @@ networkPolicy:
   egress: [{ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 5432}]}]
 podMonitor: {enabled: true, labels: {release: monitoring}, secretName: purser-metrics}
 prometheusRule: {enabled: true, labels: {release: monitoring}}
-report: {enabled: true, reporter: prod-eu, server: "https://registry.example.com", registry: registry.example.com, namespace: acme, secretName: purser-report}
+report: {enabled: true, reporter: prod-eu, server: "https://registry.example.com", registry: registry.example.com, alsoKnownAs: [mirror.example.com], namespace: acme, secretName: purser-report}
 podAnnotations: {prometheus.io/port: "5001"}
 nodeSelector: {disk: fast}
 tolerations: [{key: registry, operator: Exists}]
@@ -66,7 +66,8 @@ func TestChart(t *testing.T) {
 	c, admin := startCluster(t)
 	c.define(admin, "PodMonitor", "podmonitors")
 	c.define(admin, "PrometheusRule", "prometheusrules")
-	for name, values := range map[string]string{"defaults": chartDefaults, "everything": chartEverything, "documented": chartDocumented(t)} {
+	job := strings.Replace(chartEverything, "report: {enabled: true,", "report: {enabled: true, watch: false,", 1)
+	for name, values := range map[string]string{"defaults": chartDefaults, "everything": chartEverything, "job": job, "documented": chartDocumented(t)} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(values), 0o644); err != nil {
 			t.Fatal(err)
@@ -146,9 +147,10 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 	config := filepath.Join(newDir(t), "config.yaml")
 	for _, part := range strings.Split(text, "\n---\n") {
 		var o struct {
-			Kind string
-			Data map[string]string
-			Spec struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Data     map[string]string
+			Spec     struct {
 				Template object
 			}
 		}
@@ -169,14 +171,22 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 			sameRules(t, part)
 		case "PodMonitor":
 			if !strings.Contains(part, "port: debug\n") || !strings.Contains(part, "jobLabel: app.kubernetes.io/name") ||
-				(namespace == "everything") != strings.Contains(part, "password: {name: purser-metrics, key: password}") {
+				(namespace == "everything" || namespace == "job") != strings.Contains(part, "password: {name: purser-metrics, key: password}") {
 				t.Errorf("%s: %s", namespace, part)
 			}
-		case "Deployment":
+		case "Deployment": // the registry, and what reports
 			pod := o.Spec.Template
-			pod["metadata"].(object)["name"] = "try"
+			pod["metadata"].(object)["name"] = "try-" + o.Metadata.Name
 			c.do(admin, "POST", "/api/v1/namespaces/"+namespace+"/pods", pod, http.StatusCreated)
-			env = append(env, podEnv(t, pod)...)
+			if report := strings.HasSuffix(o.Metadata.Name, "-report"); !report {
+				env = append(env, podEnv(t, pod)...)
+			} else if text := fmt.Sprint(pod); !strings.Contains(text, "--watch") || !strings.Contains(text, "--also-known-as=mirror.example.com") {
+				t.Errorf("%s: the deployment that reports: %s", namespace, text)
+			}
+		case "CronJob":
+			if namespace != "job" || strings.Contains(part, "--watch") {
+				t.Errorf("%s: %s", namespace, part)
+			}
 		}
 	}
 	if exit, out := purser(t, env, "config", "check", "--config", config); exit != 0 {

@@ -130,6 +130,55 @@ func podOf(image string) object {
 		"spec": object{"restartPolicy": "Never", "containers": []object{{"name": "main", "image": image}}}}
 }
 
+// reportingRobot makes a robot that may report in acme, and resolve tags there. It returns its secret.
+func reportingRobot(t *testing.T, r *registry) string {
+	t.Helper()
+	var robot struct{ Token string }
+	if err := json.Unmarshal(r.administer(t, "PUT", "/organization/acme/robots/cluster", `{"actions":["hold","pull"]}`, http.StatusCreated), &robot); err != nil {
+		t.Fatal(err)
+	}
+	r.administer(t, "PUT", "/organization/acme/permissions/user/acme+cluster", `{"role":"reader"}`, http.StatusOK)
+	return robot.Token
+}
+
+// reportingAccount returns a token of the account of deploy/kubernetes/report.yaml.
+func (c *cluster) reportingAccount(admin string) string {
+	c.t.Helper()
+	var account struct{ Status struct{ Token string } }
+	answer := c.do(admin, "POST", "/api/v1/namespaces/purser-report/serviceaccounts/purser-report/token", object{"spec": object{"expirationSeconds": 3600}}, http.StatusCreated)
+	if err := json.Unmarshal(answer, &account); err != nil {
+		c.t.Fatal(err)
+	}
+	return account.Status.Token
+}
+
+// kubeconfig writes a file by which a client reaches an API server.
+func kubeconfig(t *testing.T, server, token string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+		"clusters":[{"name":"c","cluster":{"server":%q,"insecure-skip-tls-verify":true}}],"users":[{"name":"u","user":{"token":%q}}]}`, server, token)
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// heldBy returns the digests that a reporter holds in acme, sorted.
+func heldBy(t *testing.T, r *registry, reporter string) []string {
+	t.Helper()
+	var out struct{ Digests []struct{ Digest string } }
+	if err := json.Unmarshal(r.administer(t, "GET", "/holds/"+reporter+"/digests?namespace=acme&limit=100", "", http.StatusOK), &out); err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, d := range out.Digests {
+		list = append(list, d.Digest)
+	}
+	slices.Sort(list)
+	return list
+}
+
 // TestReportsOfKubernetes: what a real API server says of a cluster becomes holds of just that. The
 // reporting account has the rights of deploy/kubernetes/report.yaml and no others, and a report
 // for which it lacks one changes nothing.
@@ -143,12 +192,7 @@ func TestReportsOfKubernetes(t *testing.T) {
 		crane.Run("push", writeImage(t, image, tag), r.Ref("acme/web", tag))
 		digests[tag] = digestOf(t, image)
 	}
-	var robot struct{ Token string }
-	if err := json.Unmarshal(r.administer(t, "PUT", "/organization/acme/robots/cluster", `{"actions":["hold","pull"]}`, http.StatusCreated), &robot); err != nil {
-		t.Fatal(err)
-	}
-	r.administer(t, "PUT", "/organization/acme/permissions/user/acme+cluster", `{"role":"reader"}`, http.StatusOK)
-
+	token := reportingRobot(t, r)
 	c, admin := startCluster(t)
 	c.apply(admin, "../deploy/kubernetes/report.yaml")
 	const shop, apps = "/api/v1/namespaces/shop/", "/apis/apps/v1/namespaces/shop/"
@@ -189,36 +233,16 @@ func TestReportsOfKubernetes(t *testing.T) {
 	c.do(admin, "PATCH", shop+"pods/web-500/status", object{"status": object{"phase": "Running", "containerStatuses": []object{{"name": "main", "image": ref("v4"),
 		"imageID": r.host + "/acme/web@" + gone, "ready": true, "restartCount": 0, "state": object{"running": object{"startedAt": "2026-11-01T00:00:00Z"}}}}}}, http.StatusOK)
 
-	var account struct{ Status struct{ Token string } }
-	answer = c.do(admin, "POST", "/api/v1/namespaces/purser-report/serviceaccounts/purser-report/token", object{"spec": object{"expirationSeconds": 3600}}, http.StatusCreated)
-	if err := json.Unmarshal(answer, &account); err != nil {
-		t.Fatal(err)
-	}
+	account := c.reportingAccount(admin)
 	for _, path := range []string{"/api/v1/secrets", shop + "configmaps", "/api/v1/nodes"} {
-		c.do(account.Status.Token, "GET", path, nil, http.StatusForbidden)
+		c.do(account, "GET", path, nil, http.StatusForbidden)
 	}
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
-		"clusters":[{"name":"c","cluster":{"server":%q,"insecure-skip-tls-verify":true}}],"users":[{"name":"u","user":{"token":%q}}]}`, c.server, account.Status.Token)
-	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kubeconfig := kubeconfig(t, c.server, account)
 	report := func() (int, string) {
-		return purser(t, []string{"PURSER_SERVER=" + r.URL(), "PURSER_TOKEN=" + robot.Token, "KUBECONFIG=" + kubeconfig},
+		return purser(t, []string{"PURSER_SERVER=" + r.URL(), "PURSER_TOKEN=" + token, "KUBECONFIG=" + kubeconfig},
 			"report", "kubernetes", "prod-eu", "--registry", r.host, "--namespace", "acme", "--lease", "1h")
 	}
-	held := func() []string {
-		var out struct{ Digests []struct{ Digest string } }
-		if err := json.Unmarshal(r.administer(t, "GET", "/holds/prod-eu/digests?namespace=acme&limit=100", "", http.StatusOK), &out); err != nil {
-			t.Fatal(err)
-		}
-		var list []string
-		for _, d := range out.Digests {
-			list = append(list, d.Digest)
-		}
-		slices.Sort(list)
-		return list
-	}
+	held := func() []string { return heldBy(t, r, "prod-eu") }
 	if code, out := report(); code != 0 {
 		t.Fatalf("the report: exit code %d: %s", code, out)
 	}

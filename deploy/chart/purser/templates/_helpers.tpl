@@ -29,3 +29,56 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "purser.reportName" -}}
+{{- printf "%s-report" (include "purser.name" . | trunc 45 | trimSuffix "-") }}
+{{- end }}
+
+{{- define "purser.reportPod" -}}
+serviceAccountName: {{ include "purser.reportName" . }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with include "purser.pullSecrets" . }}
+{{ . }}
+{{- end }}
+containers:
+  - name: report
+    image: {{ include "purser.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    args:
+      - report
+      - kubernetes
+      - {{ required "report.reporter: name the reporter, such as prod-eu" .Values.report.reporter | quote }}
+      {{- if .Values.report.watch }}
+      - --watch
+      {{- end }}
+      - {{ printf "--server=%s" (required "report.server: name the URL of the registry to report to" .Values.report.server) | quote }}
+      {{- with .Values.report.registry }}
+      - {{ printf "--registry=%s" . | quote }}
+      {{- end }}
+      {{- range .Values.report.alsoKnownAs }}
+      - {{ printf "--also-known-as=%s" . | quote }}
+      {{- end }}
+      {{- with .Values.report.namespace }}
+      - {{ printf "--namespace=%s" . | quote }}
+      {{- end }}
+      - {{ printf "--lease=%s" .Values.report.lease | quote }}
+    env:
+      - name: PURSER_TOKEN
+        valueFrom:
+          secretKeyRef:
+            name: {{ required "report.secretName: name the secret that has the secret of the robot that reports" .Values.report.secretName }}
+            key: {{ .Values.report.key }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    resources:
+      requests: {cpu: 50m, memory: 64Mi}
+      limits: {memory: 512Mi}
+{{- end }}
