@@ -35,9 +35,10 @@ type PartitionOptions struct {
 	// from the audit log. If Read is nil, there is no such worker, and uncounted pulls
 	// keep no month from being dropped.
 	Read func(ctx context.Context) (Position, error)
-	// MayDrop returns an error while no partition may be dropped for its age (see package clock).
+	// MayDrop returns an error while what is old at a time that the database has given mustn't be
+	// dropped for its age (clock.Guard.CheckTime).
 	// Nil: they always may.
-	MayDrop func(ctx context.Context) error
+	MayDrop func(ctx context.Context, now time.Time) error
 	// Now is the clock. Default: the database's.
 	Now func() time.Time
 	// LockTimeout bounds each wait for a table lock, since all later writers queue behind
@@ -112,7 +113,7 @@ func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error
 	}
 	problems := []error{pm.createMissing(ctx, oldest, monthOf(now), &done)}
 	if pm.opt.Retention > 0 {
-		err := pm.mayDrop(ctx)
+		err := pm.mayDrop(ctx, now)
 		if err == nil {
 			err = pm.dropExpired(ctx, oldest, &done)
 		}
@@ -347,12 +348,12 @@ func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// mayDrop returns an error while no partition may be dropped for its age.
-func (pm *PartitionManager) mayDrop(ctx context.Context) error {
+// mayDrop returns an error while no partition may be dropped that is old at the time `now`.
+func (pm *PartitionManager) mayDrop(ctx context.Context, now time.Time) error {
 	if pm.opt.MayDrop == nil {
 		return nil
 	}
-	return pm.opt.MayDrop(ctx)
+	return pm.opt.MayDrop(ctx, now)
 }
 
 // dropExpired drops the partitions of months before `oldest`, unless the statistics worker

@@ -31,12 +31,16 @@ func (d *doubted) CheckTime(_ context.Context, now time.Time) error {
 // during a run, the run deletes nothing of what it would judge by it, and goes on when it may.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]string{
+	policies := map[string]string{
 		"by age":  `{"method": "creation_date", "olderThan": "1d"}`,
 		"by cap":  `{"method": "creation_date", "olderThan": "1d", "maxDeleted": 100}`,
 		"by rank": `{"method": "number_of_tags", "numTags": 1}`,
-	} {
-		t.Run(name, func(t *testing.T) {
+	}
+	// The clock is asked when a repository is judged, or counted, and in each transaction that deletes.
+	for i := range 9 {
+		name := []string{"by age", "by cap", "by rank"}[i%3]
+		policy, at := policies[name], 2+i/3
+		t.Run(fmt.Sprintf("%s, asked for the time %d", name, at), func(t *testing.T) {
 			t.Parallel()
 			c := &doubted{check: worker.ErrRest}
 			r := setup(t, func(o *autoprune.Options) { o.Clock = c })
@@ -56,7 +60,7 @@ func TestWrongClock(t *testing.T) {
 			if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 0 || len(c.times) != 0 {
 				t.Errorf("%d runs began", n)
 			}
-			c.check, c.at = nil, 2 // in the second repository, or between the count and the deletion
+			c.check, c.at = nil, at
 			works(worker.ErrRest)
 			if n := len(r.tags(two)); n != 3 {
 				t.Errorf("%d tags are left in the repository that was judged by a wrong clock", n)

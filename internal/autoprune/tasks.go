@@ -109,15 +109,18 @@ func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 // policy either waits for these locks, or has raised the version, and
 // lockTaskAndPolicies then returns errOutdated. So after a change of a policy has
 // committed, no worker deletes by the old policy. If this worker no longer has the
-// lease, it returns errLost. The result `at` is the database's time after it has the locks.
+// lease, it returns errLost. By the transaction's now() later statements find out which holds have
+// ended, so lockTaskAndPolicies returns an error if the clock isn't fit for that. The result `at` is
+// the database's time after it has the locks.
 func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) (at time.Time, err error) {
 	var now versions
+	var began time.Time
 	b := new(pgx.Batch)
 	b.Queue(`
 		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval, next_repository = $4
-		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version, clock_timestamp()`,
+		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version, clock_timestamp(), now()`,
 		t.namespace, t.lease, p.opt.Lease, t.next).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&now.policies, &at)
+		err := row.Scan(&now.policies, &at, &began)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return errLost
@@ -144,7 +147,7 @@ func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) (a
 	if now != t.versions {
 		return at, errOutdated
 	}
-	return at, nil
+	return at, p.mayJudge(ctx, began)
 }
 
 // renew renews the lease while the worker only reads tags. It returns errLost if

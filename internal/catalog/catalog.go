@@ -90,7 +90,10 @@ type Options struct {
 	// MostProtectionRules is how many rules a repository, a namespace or the registry may have that
 	// protect tags. Default MaxProtectionRules.
 	MostProtectionRules int
-	Log                 *slog.Logger // default slog.Default()
+	// CheckTime returns an error while what is old at a time that the database has given mustn't be
+	// deleted for its age (clock.Guard.CheckTime). Nil: it may.
+	CheckTime func(ctx context.Context, now time.Time) error
+	Log       *slog.Logger // default slog.Default()
 }
 
 // Catalog reads and writes the metadata. Its methods may be called

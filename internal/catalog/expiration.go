@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -232,8 +233,10 @@ func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (d
 		path: t.Path, in: repository{t.NamespaceID, t.ID}, doing: "deleting expired tags of " + t.Path, drop: c.cache.dropTags,
 		run: func(ctx context.Context, r repository) error {
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-				done, err = c.expire(ctx, tx, r, t.Path, names, c.rules())
-				return err
+				if done, err = c.expire(ctx, tx, r, t.Path, names, c.rules()); err != nil {
+					return err
+				}
+				return clock.CheckTx(ctx, tx, c.opt.CheckTime)
 			})
 		},
 	})

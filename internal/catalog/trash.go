@@ -301,11 +301,18 @@ const (
 // repositories and one of namespaces. `more` says that there may be others. Any number of
 // processes may call it at once.
 func (c *Catalog) PurgeExpired(ctx context.Context) (more bool, err error) {
-	repositories, err := purgeRepositories(ctx, c.opt.Background.Pool, nil, purgePage)
+	var repositories, namespaces int64
+	err = c.txByClock(ctx, c.opt.Background, func(tx pgx.Tx) (err error) {
+		repositories, err = purgeRepositories(ctx, tx, nil, purgePage)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("purging repositories in the trash: %w", err)
 	}
-	namespaces, err := purgeNamespaces(ctx, c.opt.Background.Pool, nil, purgeNamespacesPage)
+	err = c.txByClock(ctx, c.opt.Background, func(tx pgx.Tx) (err error) {
+		namespaces, err = purgeNamespaces(ctx, tx, nil, purgeNamespacesPage)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("purging namespaces in the trash: %w", err)
 	}

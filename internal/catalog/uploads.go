@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
@@ -425,7 +426,9 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 // `age`, up to n uploads whose repository was deleted, and up to n whose only request has died
 // before anything was acknowledged. It returns how many it deleted.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
-	done, err := c.db.Pool.Exec(ctx, `
+	var reaped int64
+	err := c.txByClock(ctx, c.db, func(tx pgx.Tx) error {
+		done, err := tx.Exec(ctx, `
 		WITH u AS (
 			DELETE FROM uploads WHERE id = ANY (ARRAY(
 					SELECT id FROM uploads WHERE updated_at < now() - $1::interval
@@ -437,10 +440,24 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, size, now() + $3::interval FROM u)
 		SELECT FROM u`, age, n, c.late(), deadUpload)
+		reaped = done.RowsAffected()
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("reaping uploads: %w", err)
 	}
-	return done.RowsAffected(), nil
+	return reaped, nil
+}
+
+// txByClock runs fn, which deletes things for their age by now(), in a transaction. The transaction
+// commits only if the clock was fit for that.
+func (c *Catalog) txByClock(ctx context.Context, d *db.DB, fn func(tx pgx.Tx) error) error {
+	return d.Tx(ctx, func(tx pgx.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return clock.CheckTx(ctx, tx, c.opt.CheckTime)
+	})
 }
 
 // TicketMaxAge is how long a process may use a reserved object number (Upload.Ticket) after it

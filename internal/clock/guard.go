@@ -38,6 +38,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/db"
@@ -151,6 +152,21 @@ func (g *Guard) CheckTime(ctx context.Context, now time.Time) error {
 		return &Disagreement{Text: fmt.Sprintf("the database's clock shows %s, and should show about %s", clockTime(now), clockTime(expected))}
 	}
 	return nil
+}
+
+// CheckTx asks `check`, which is [Guard.CheckTime], for the time by which the statements of a
+// transaction judge ages: now() of the transaction. The caller commits what it has deleted for its
+// age only if CheckTx returns nil, so it doesn't matter when the clock was set. A nil `check` lets
+// everything pass.
+func CheckTx(ctx context.Context, tx pgx.Tx, check func(ctx context.Context, now time.Time) error) error {
+	if check == nil {
+		return nil
+	}
+	var now time.Time
+	if err := tx.QueryRow(ctx, "SELECT now()").Scan(&now); err != nil {
+		return err
+	}
+	return check(ctx, now)
 }
 
 // Offset returns how far the database's clock is ahead of this process's clock, and what Check

@@ -133,6 +133,9 @@ type Options struct {
 	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
 	// (see package clock). Nil: it always may.
 	MayDelete func(ctx context.Context) error
+	// CheckTime returns an error while what is old at a time that the database has given mustn't be
+	// deleted for its age (clock.Guard.CheckTime). Nil: it may.
+	CheckTime func(ctx context.Context, now time.Time) error
 	Log       *slog.Logger // default slog.Default()
 }
 

@@ -141,3 +141,44 @@ func TestWrongClock(t *testing.T) {
 		t.Errorf("with a right clock: %+v, %v", p, err)
 	}
 }
+
+// TestClockSetMeanwhile: a worker was told that it may delete, and then the database's clock is set.
+// By that clock a hold has ended, and delays are over: nothing is deleted, and no review counts as
+// failed.
+func TestClockSetMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setupStore(t)
+	b.doom(2)
+	b.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ('\\x01' || sha256('old'), 3, $1)", b.object(3))
+	b.exec("UPDATE gc_blob_review_queue SET review_after = now() - interval '1 day'")
+	b.untagged(2)
+	b.exec("INSERT INTO holdreporters (name, lease, digests, expires_at) VALUES ('prod', '1 day', 1, now() - interval '59 days')")
+	b.exec("INSERT INTO holds (digest, reporter_id) SELECT m.digest, r.id FROM manifests m, holdreporters r LIMIT 1")
+	why := fmt.Errorf("set meanwhile: %w", worker.ErrRest)
+	c := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, Log: slog.New(slog.DiscardHandler), CheckTime: func(_ context.Context, now time.Time) error {
+		if d := time.Since(now); d.Abs() > time.Hour {
+			t.Errorf("the clock was asked for %v", now)
+		}
+		return why
+	}})
+	left := func() string {
+		return fmt.Sprint(b.count("SELECT count(*) FROM manifests"), b.count("SELECT count(*) FROM blobs"), b.doomed(),
+			b.count("SELECT count(*) FROM gc_doomed_objects WHERE sweeping"))
+	}
+	before := left()
+	_, blobs := c.Review(t.Context(), gc.ReviewOptions{Kind: gc.ReviewOfBlobs, Limit: 10})
+	_, manifests := c.Review(t.Context(), gc.ReviewOptions{Kind: gc.ReviewOfManifests, Limit: 10})
+	_, claimed := c.ClaimPending(t.Context(), 10, time.Minute)
+	for what, err := range map[string]error{"blobs": blobs, "manifests": manifests, "objects": claimed} {
+		if failed := new(gc.ReviewError); !errors.Is(err, worker.ErrRest) || errors.As(err, &failed) {
+			t.Errorf("%s: %v, want a rest", what, err)
+		}
+	}
+	if after := left(); after != before {
+		t.Errorf("manifests, blobs, doomed and claimed objects: %s, before %s", after, before)
+	}
+	why = nil
+	if out, err := c.Review(t.Context(), gc.ReviewOptions{Kind: gc.ReviewOfManifests, Limit: 10}); err != nil || out.Deleted != 2 {
+		t.Errorf("with a right clock: %+v, %v", out, err)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/clock"
 )
 
 // PendingDeletion is a row of gc_doomed_objects: an object, or all objects of an upload, that
@@ -43,7 +45,21 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 // ErrSweepsPaused. The statement that claims rows has the lock in shared mode until it
 // commits.
 func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
-	rows, err := c.db.Pool.Query(ctx, `
+	var list []PendingDeletion
+	err := pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+		if list, err = c.claimPending(ctx, tx, n, claimTime); err != nil {
+			return err
+		}
+		return clock.CheckTx(ctx, tx, c.opt.CheckTime)
+	})
+	if err != nil && !errors.Is(err, ErrSweepsPaused) {
+		return nil, fmt.Errorf("claiming pending deletions: %w", err)
+	}
+	return list, err
+}
+
+func (c *Collector) claimPending(ctx context.Context, tx pgx.Tx, n int, claimTime time.Duration) ([]PendingDeletion, error) {
+	rows, err := tx.Query(ctx, `
 		WITH free AS MATERIALIZED (
 			SELECT pg_try_advisory_xact_lock_shared($4) AS free
 		), others AS MATERIALIZED (
@@ -62,13 +78,9 @@ func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Dura
 		)
 		SELECT f.free, c.* FROM free f LEFT JOIN claimed c ON true`, n, claimTime, c.opt.KeepDoomed, sweepLock)
 	if err != nil {
-		return nil, fmt.Errorf("claiming pending deletions: %w", err)
+		return nil, err
 	}
-	list, err := claimed(rows)
-	if err != nil && !errors.Is(err, ErrSweepsPaused) {
-		return nil, fmt.Errorf("claiming pending deletions: %w", err)
-	}
-	return list, err
+	return claimed(rows)
 }
 
 // claimed reads the result of ClaimPending's statement. Each row says whether the statement

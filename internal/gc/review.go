@@ -8,8 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // ReviewKind says whether a review is about manifests or blobs, and so which queue it reads.
@@ -140,6 +142,9 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 		} else {
 			err = c.reviewManifests(ctx, tx, rows, found, o.DryRun, &out)
 		}
+		if err == nil {
+			err = clock.CheckTx(ctx, tx, c.opt.CheckTime) // a hold or a delay may be over only by a wrong clock
+		}
 		if err == nil && o.DryRun {
 			err = errDryRun
 		}
@@ -148,6 +153,8 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 	switch {
 	case err == nil, errors.Is(err, errDryRun):
 		return out, nil
+	case errors.Is(err, worker.ErrRest): // no failure of these reviews
+		return Review{}, fmt.Errorf("garbage collection deletes nothing now: %w", err)
 	case len(rows) > 0:
 		return Review{}, &ReviewError{Err: err, kind: o.Kind, rows: rows}
 	}

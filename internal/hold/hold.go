@@ -105,6 +105,9 @@ type Options struct {
 	// MayDelete returns an error that wraps worker.ErrRest while no reporter may be deleted for its
 	// age (see package clock). Nil: they always may.
 	MayDelete func(ctx context.Context) error
+	// CheckTime is the same for what is old at a time that the database has given
+	// (clock.Guard.CheckTime). Nil: it may.
+	CheckTime func(ctx context.Context, now time.Time) error
 	// Notify queues a notice in a transaction, and Notified is called after its commit. Nil:
 	// there are no notices.
 	Notify   func(ctx context.Context, tx db.Querier, event string, data any) error

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -61,7 +62,9 @@ func (h *Holds) watch(ctx context.Context) (more bool, err error) {
 			return err
 		}
 		if !rests { // a clock that runs ahead would end the holds of all reporters for good
-			more, err = h.clean(ctx, tx)
+			if more, err = h.clean(ctx, tx); err == nil {
+				err = clock.CheckTx(ctx, tx, h.opt.CheckTime)
+			}
 		}
 		return err
 	})

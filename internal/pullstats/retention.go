@@ -19,9 +19,9 @@ type RetentionOptions struct {
 	Retention time.Duration
 	// Batch is how many rows one statement deletes. Default 1,000.
 	Batch int
-	// MayDelete returns an error that wraps worker.ErrRest while nothing may be deleted for its age
-	// (see package clock). Nil: it always may.
-	MayDelete func(ctx context.Context) error
+	// MayDelete returns an error that wraps worker.ErrRest while what is old at a time that the
+	// database has given mustn't be deleted for its age (clock.Guard.CheckTime). Nil: it always may.
+	MayDelete func(ctx context.Context, now time.Time) error
 	Logger    *slog.Logger    // default slog.Default()
 	Worker    *worker.Metrics // nil: none
 }
@@ -48,7 +48,7 @@ func NewRetentionWorker(o RetentionOptions) (*RetentionWorker, error) {
 		o.Logger = slog.Default()
 	}
 	w := &RetentionWorker{opt: o}
-	w.loop = worker.New(worker.Options{Name: "retention of the history of pulls", Batch: w.round, May: o.MayDelete, Next: w.next, Log: o.Logger, Metrics: o.Worker})
+	w.loop = worker.New(worker.Options{Name: "retention of the history of pulls", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker})
 	return w, nil
 }
 
@@ -81,6 +81,11 @@ func (w *RetentionWorker) batch(ctx context.Context) (n int64, more bool, err er
 	var now time.Time
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT now()").Scan(&now); err != nil {
 		return 0, false, fmt.Errorf("deleting old history of pulls: %w", err)
+	}
+	if w.opt.MayDelete != nil {
+		if err := w.opt.MayDelete(ctx, now); err != nil {
+			return 0, false, err
+		}
 	}
 	for _, table := range []string{"tagpullhistory", "manifestpullhistory", "repositorypullhistory", "namespacepullhistory", "pullhistory"} {
 		done, err := w.opt.Stats.Pool.Exec(ctx, fmt.Sprintf(`

@@ -20,7 +20,7 @@ import (
 // may delete.
 func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, clocks *clock.Guard, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
-		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Untagged: untagged, MayDelete: clocks.Check, Log: log,
+		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Untagged: untagged, MayDelete: clocks.Check, CheckTime: clocks.CheckTime, Log: log,
 	})
 }
 

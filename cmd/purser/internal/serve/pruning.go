@@ -51,7 +51,7 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 // openHolds makes the holds of what is deployed, with the worker that watches the reporters. If
 // autoprune.webhook is configured, the worker queues notices about silent reporters for it.
 func openHolds(cfg *config.Config, notices *webhook.Sender, p dependencies) (*hold.Holds, error) {
-	o := hold.Options{DB: p.db, MostReporters: cfg.Limits.Reporters, MayDelete: p.clocks.Check, Log: p.log, Metrics: p.metrics, Worker: p.loops}
+	o := hold.Options{DB: p.db, MostReporters: cfg.Limits.Reporters, MayDelete: p.clocks.Check, CheckTime: p.clocks.CheckTime, Log: p.log, Metrics: p.metrics, Worker: p.loops}
 	if notices.Configured() {
 		o.Notified = notices.Wake
 		o.Notify = func(ctx context.Context, tx db.Querier, event string, data any) error {

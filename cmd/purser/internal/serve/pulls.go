@@ -100,7 +100,7 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 	}
 	out.workers = append(out.workers, out.sync.Run, lastUsed.Run)
 	if c.HistoryRetention > 0 {
-		retention, err := pullstats.NewRetentionWorker(pullstats.RetentionOptions{Stats: p.stats(), Retention: c.HistoryRetention, MayDelete: p.clocks.Check, Logger: p.log, Worker: loops})
+		retention, err := pullstats.NewRetentionWorker(pullstats.RetentionOptions{Stats: p.stats(), Retention: c.HistoryRetention, MayDelete: p.clocks.CheckTime, Logger: p.log, Worker: loops})
 		if err != nil {
 			return err
 		}

@@ -212,6 +212,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		SparseIndexes: cfg.Manifests.SparseIndexes, TrashKeep: cfg.Trash.Keep, MostProtectionRules: cfg.Limits.ProtectionRules,
+		CheckTime: p.clocks.CheckTime,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
