@@ -68,3 +68,61 @@ func TestClockSetMeanwhile(t *testing.T) {
 		t.Errorf("with a right clock: %v, left %s", err, left())
 	}
 }
+
+// TestPushTimes: tags are in the order of their pushes, and none looks older than it is, while the
+// clock is behind, and after it was ahead.
+func TestPushTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	payload := catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil)
+	push := func(tag string) (before, stamp, after time.Time) {
+		t.Helper()
+		now := func() (at time.Time) {
+			if err := b.DB.Pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&at); err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+		before = now()
+		b.Put(t, "acme/app", payload, tag)
+		err := b.DB.Pool.QueryRow(t.Context(), "SELECT COALESCE(updated_at, created_at) FROM tags WHERE name = $1", tag).Scan(&stamp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return before, stamp, now()
+	}
+	right := func(tag string) {
+		t.Helper()
+		if before, stamp, after := push(tag); stamp.Before(before) || stamp.After(after) {
+			t.Errorf("%s was pushed between %v and %v, and says %v", tag, before, after, stamp)
+		}
+	}
+	var last time.Time
+	later := func(tag string, least time.Duration) {
+		t.Helper()
+		before, stamp, _ := push(tag)
+		if !stamp.After(last) || stamp.Sub(before) < least {
+			t.Errorf("%s says %v, the push before it %v; now it is %v", tag, stamp, last, before)
+		}
+		last = stamp
+	}
+	right("v1") // nobody has looked at the clock
+	b.Exec(t, "INSERT INTO clock (seen_at, boot, up, trusted_at) VALUES (now() - interval '10 s', '', 0, now() - interval '10 s')")
+	right("v2")
+	right("v1")
+	// The clock is 60 days behind, and nobody has noticed.
+	b.Exec(t, "UPDATE clock SET trusted_at = now() + interval '60 days'")
+	last = time.Now()
+	later("v3", 59*24*time.Hour)
+	b.Exec(t, "UPDATE clock SET doubt = 'it was set', seen_at = now()")
+	later("v2", 59*24*time.Hour)
+	later("v10", 59*24*time.Hour)
+	// It was 60 days ahead when these were pushed, and is right now.
+	b.Exec(t, "UPDATE clock SET trusted_at = now()")
+	later("v9", 59*24*time.Hour)
+	b.Exec(t, "UPDATE clock SET doubt = NULL, confirmed_to = now() + interval '60 days'")
+	later("v3", 59*24*time.Hour)
+	b.Exec(t, "UPDATE clock SET confirmed_to = now()")
+	b.Exec(t, "DELETE FROM tags")
+	right("v1")
+}

@@ -183,7 +183,7 @@ WITH previous AS (
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0)
 ), t AS (
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
-	SELECT @namespace, @repository, name, m.id, COALESCE(at, now()) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
+	SELECT @namespace, @repository, name, m.id, COALESCE(at, purser_push_time(@namespace, @repository)) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
 	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at, expires_at = NULL
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
@@ -268,7 +268,7 @@ WITH previous AS (
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest
 ), t AS (
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
-	SELECT @namespace, @repository, name, m.id, COALESCE(at, now()) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
+	SELECT @namespace, @repository, name, m.id, COALESCE(at, purser_push_time(@namespace, @repository)) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
 	ORDER BY name COLLATE "C"
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
 	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at, expires_at = NULL

@@ -126,16 +126,32 @@ func TestDatabaseJumps(t *testing.T) {
 			if err := g.CheckTime(t.Context(), time.Now()); err == nil {
 				t.Error("a time of the database passed that can't be")
 			}
+			trusted := trustedAt(t, d)
 			g.want(t, name[3:])
 			other.want(t, "purser clock confirm") // on every replica
+			other.run(t.Context())                //nolint:errcheck // the next line tells
+			if now := trustedAt(t, d); !now.Equal(trusted) {
+				t.Errorf("in doubt, the clock was trusted at %v and then at %v", trusted, now)
+			}
 			open(t, d, p, "a").want(t, "purser clock confirm")
 			p.set(0, 0) // somebody sets it back: that is a jump too
 			g.want(t, "purser clock confirm")
 			confirm(t, d, "should have shown")
 			g.want(t, "")
 			other.want(t, "")
+			if now := trustedAt(t, d); !now.After(trusted) {
+				t.Errorf("confirmed, the clock is trusted at %v", now)
+			}
 		})
 	}
+}
+
+func trustedAt(t *testing.T, d *db.DB) (at time.Time) {
+	t.Helper()
+	if err := d.Pool.QueryRow(t.Context(), "SELECT trusted_at FROM clock").Scan(&at); err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 // TestSmallSteps: a clock that is set in small steps is found by their sum.

@@ -25,7 +25,7 @@ func (g *Guard) Confirm(ctx context.Context) (doubt string, err error) {
 func Confirm(ctx context.Context, q db.Querier) (doubt string, err error) {
 	err = q.QueryRow(ctx, `
 		WITH before AS MATERIALIZED (SELECT doubt FROM clock FOR UPDATE)
-		UPDATE clock SET doubt = NULL, seen_at = clock_timestamp(), boot = '', confirmed_to = GREATEST(confirmed_to, (SELECT max(time) FROM auditlog))
+		UPDATE clock SET doubt = NULL, seen_at = clock_timestamp(), trusted_at = clock_timestamp(), boot = '', confirmed_to = GREATEST(confirmed_to, (SELECT max(time) FROM auditlog))
 		FROM before RETURNING COALESCE(before.doubt, '')`).Scan(&doubt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil

@@ -21,6 +21,10 @@
 // stopped. And if the operating system says that a time server keeps its clock, a clock that jumped
 // was corrected.
 //
+// What is pushed meanwhile gets a time that is neither before the last time that was trusted nor before
+// that of the tags in its repository (routine purser_push_time), so that policies judge it rightly when
+// the clock is right again.
+//
 // Why nothing is deleted by a clock that jumps at any moment: a judge takes a time T from the
 // database and deletes what is old at T. CheckTime(T) compares T itself with the time that the last
 // look predicts for this moment, so it doesn't matter when the clock jumped. A worker that has no

@@ -114,8 +114,9 @@ func (g *Guard) read(ctx context.Context) (r row, err error) {
 
 func (g *Guard) write(ctx context.Context, r row, present sample, doubt string) error {
 	_, err := g.opt.DB.Pool.Exec(ctx, `
-		INSERT INTO clock (seen_at, boot, up, doubt) VALUES (@now, @boot, @up, NULLIF(@doubt, ''))
-		ON CONFLICT (one) DO UPDATE SET seen_at = EXCLUDED.seen_at, boot = EXCLUDED.boot, up = EXCLUDED.up, doubt = COALESCE(clock.doubt, EXCLUDED.doubt)`,
+		INSERT INTO clock AS c (seen_at, boot, up, doubt, trusted_at) VALUES (@now::timestamptz, @boot, @up, NULLIF(@doubt::text, ''), CASE WHEN @doubt::text = '' THEN @now::timestamptz END)
+		ON CONFLICT (one) DO UPDATE SET seen_at = EXCLUDED.seen_at, boot = EXCLUDED.boot, up = EXCLUDED.up, doubt = COALESCE(c.doubt, EXCLUDED.doubt),
+			trusted_at = CASE WHEN c.doubt IS NULL THEN GREATEST(c.trusted_at, EXCLUDED.trusted_at) ELSE c.trusted_at END`,
 		db.Args{"now": r.now, "boot": g.machine.boot, "up": present.up.Microseconds(), "doubt": doubt})
 	return err
 }

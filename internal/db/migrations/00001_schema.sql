@@ -63,8 +63,10 @@ CREATE TABLE clock (
     boot         text COLLATE "C" NOT NULL,
     up           bigint NOT NULL,
     doubt        text,
-    confirmed_to timestamptz
+    confirmed_to timestamptz,
+    trusted_at   timestamptz
 );
+COMMENT ON COLUMN clock.trusted_at IS 'the latest time that a process has seen while nothing was in doubt';
 
 -- store_identity says which blob store belongs to this database. It has at most one row. The
 -- store has the same id in an object of its own, and every process compares the two ids before
