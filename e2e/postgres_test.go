@@ -20,16 +20,17 @@ type postgres struct {
 	t   testing.TB
 	bin string // directory of PostgreSQL's programs
 	dir string // of the data and the socket
+	env []string
 	p   *process
 }
 
 var initializedOnce prepared
 
 // startPostgres starts a new, empty PostgreSQL server, which is stopped at the end of the
-// test.
-func startPostgres(t testing.TB) *postgres {
+// test. `env` is added to its environment.
+func startPostgres(t testing.TB, env ...string) *postgres {
 	t.Helper()
-	s := &postgres{t: t, bin: postgresPrograms(t)}
+	s := &postgres{t: t, bin: postgresPrograms(t), env: env}
 	s.dir = initializedOnce.copy(t, "initialized", func(dir string) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -86,6 +87,7 @@ func (s *postgres) Start() {
 	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", filepath.Join(s.dir, "data"), "-k", s.dir,
 		"-c", "listen_addresses=", "-c", "max_connections=200")
 	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), s.env...)
 	unprivileged(s.t, cmd, s.dir)
 	p, err := startProcess("postgres", cmd)
 	if err != nil {
