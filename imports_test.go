@@ -76,7 +76,7 @@ var layers = map[string]rule{
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
-	"internal/hold":          {layer: 2, also: []string{"internal/db", "internal/audit"}},
+	"internal/hold":          {layer: 2, also: []string{"internal/db", "internal/audit", "internal/clock"}},
 	"internal/clock":         {layer: 2, also: []string{"internal/db"}}, // whether clocks are fit to delete by
 	"internal/catalog":       {layer: 3},
 	"internal/auth":          {layer: 3, also: []string{"internal/auth/token", "internal/auth/throttle", "internal/auth/session"}},
