@@ -252,8 +252,46 @@ func (c *Catalog) overQuota(ctx context.Context, namespace string, e quotaExcess
 			used += " (" + FormatBytes(e.Unfinished) + " of it in unfinished uploads)"
 		}
 	}
-	return oci.Errorf(oci.Denied, "namespace %s may have %s, has %s, and this needs %s more: delete something first, or ask for a higher quota",
-		namespace, most, used, needed).WithStatus(http.StatusConflict).WithDetail(e)
+	return oci.Errorf(oci.Denied, "namespace %s may have %s, has %s, and this needs %s more: delete something first%s, or ask for a higher quota",
+		namespace, most, used, needed, c.roomComes(ctx, e.Quota)).WithStatus(http.StatusConflict).WithDetail(e)
+}
+
+// roomComes says when what is deleted doesn't count any more, if that isn't at once.
+func (c *Catalog) roomComes(ctx context.Context, quota string) string {
+	switch {
+	case quota == "repositories" && c.opt.TrashKeep > 0:
+		return " (a repository counts until it is purged from the trash)"
+	case quota != "bytes":
+		return ""
+	}
+	var deleted, pruned time.Duration
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT tag + blob, prune + blob FROM (
+			SELECT COALESCE(max(value) FILTER (WHERE event = 'tag_delete'), '1 day') AS tag,
+				COALESCE(max(value) FILTER (WHERE event = 'tag_prune'), '1 day') AS prune,
+				COALESCE(max(value) FILTER (WHERE event IN ('layer_delete', 'manifest_delete')), '1 day') AS blob
+			FROM gc_review_after_defaults) d`).Scan(&deleted, &pruned)
+	if err != nil {
+		c.log.WarnContext(ctx, "couldn't read when garbage collection makes room", "error", err)
+		return " (it counts until garbage collection has deleted it)"
+	}
+	if deleted == pruned {
+		return fmt.Sprintf(" (it counts for about %s more)", formatDelay(deleted))
+	}
+	return fmt.Sprintf(" (it counts for about %s more, and for %s if a policy deletes it)", formatDelay(deleted), formatDelay(pruned))
+}
+
+// formatDelay formats how long something takes, roughly.
+func formatDelay(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return "two minutes"
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f minutes", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0f hours", d.Hours())
+	}
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
 // FormatBytes formats a number of bytes as Quay formats quotas, for example "10.0 GiB".

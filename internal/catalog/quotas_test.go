@@ -298,3 +298,26 @@ func TestTellQuotas(t *testing.T) {
 	b.Push(t, "acme/app", "abc")
 	tell(soft)
 }
+
+// TestRefusalSaysWhenRoomComes: what is deleted counts until garbage collection, as long as the
+// database's delays say.
+func TestRefusalSaysWhenRoomComes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	b.Push(t, "acme/app", "four")
+	b.limit(t, "acme", catalog.Usage{Bytes: 5, Repositories: 1, Tags: 1})
+	for _, c := range []struct{ tag, prune, layer, want string }{
+		{"1 day", "7 days", "1 day", "delete something first (it counts for about 2 days more, and for 8 days if a policy deletes it), or ask"},
+		{"6 hours", "6 hours", "6 hours", "delete something first (it counts for about 12 hours more), or ask"},
+		{"10 min", "3 hours", "0", "delete something first (it counts for about 10 minutes more, and for 3 hours if a policy deletes it), or ask"},
+		{"0", "0", "0", "delete something first (it counts for about two minutes more), or ask"},
+	} {
+		for event, delay := range map[string]string{"tag_delete": c.tag, "tag_prune": c.prune, "layer_delete": c.layer, "manifest_delete": c.layer} {
+			b.Exec(t, `INSERT INTO gc_review_after_defaults (event, value) VALUES ($1, $2::text::interval)
+				ON CONFLICT (event) DO UPDATE SET value = EXCLUDED.value`, event, delay)
+		}
+		wantQuota(t, b.AdmitBlob(ctx, "acme/app", uuid.Nil, oci.Digest{}, 3), c.want)
+	}
+	wantQuota(t, b.CreateRepository(ctx, "acme/second"), "delete something first, or ask")
+}
