@@ -27,6 +27,16 @@ func SetMaxGroups(n int) { maxGroups = n }
 // Work does one time slice of the worker.
 func (p *Pruner) Work(ctx context.Context) (more bool, err error) { return p.work(ctx) }
 
+// Next exports next, the sleep after Work.
+func (p *Pruner) Next(ctx context.Context) (time.Duration, error) { return p.next(ctx) }
+
+// Turns exports turns.
+type Turns struct{ turns }
+
+func (s *Turns) UnfinishedFirst() bool                     { return s.unfinishedFirst() }
+func (s *Turns) Absent()                                   { s.absent() }
+func (s *Turns) Spent(unfinished bool, took time.Duration) { s.spent(unfinished, took) }
+
 // Deletion calls fn in a transaction that deletes tags.
 func (p *Pruner) Deletion(ctx context.Context, fn func(tx DeletionTx) error) error {
 	return p.deletion(ctx, fn)

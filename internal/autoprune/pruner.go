@@ -102,6 +102,7 @@ type Pruner struct {
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next time slice
+	turns              turns
 	// logged has the unreadable policies that this process has logged: the text of each
 	// policy's problem, by the policy's id.
 	logged map[string]string

@@ -42,34 +42,37 @@ var errLost = errors.New("another worker has the task by now, or its namespace i
 // read them.
 var errOutdated = errors.New("policies have changed meanwhile")
 
-// claim returns the task that has been due longest, and leases it to this worker. It
-// returns nil if no task is due. A task with an unexpired lease isn't due. Any other
-// task is due if it has an unfinished run, or if it was last claimed at least
-// Options.Interval ago, or never; tasks that were never claimed come first. A client may
-// ask for a run (the column asked). If it asked before the run began, this run fulfils
+// claim returns the task that has been due longest among those with an unfinished run, or among
+// those without, and leases it to this worker. It returns nil if no task is due. A task with an
+// unexpired lease isn't due. Any other task is due if it has an unfinished run, or if it was last
+// claimed at least Options.Interval ago, or never; tasks that were never claimed come first. A
+// client may ask for a run (the column asked). If it asked before the run began, this run fulfils
 // the request, so claim clears the column; a request during the run makes finishTask
 // queue another run.
-func (p *Pruner) claim(ctx context.Context) (*task, error) {
+func (p *Pruner) claim(ctx context.Context, unfinished bool) (*task, error) {
 	t := &task{lease: uuid.New()}
+	which, args := "run IS NOT NULL", db.Args{"lease": t.lease, "for": p.opt.Lease}
+	if !unfinished {
+		which = "run IS NULL AND (last_ran_ms IS NULL OR last_ran_ms <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - @interval::bigint)"
+		args["interval"] = p.opt.Interval.Milliseconds()
+	}
 	var resumed *uuid.UUID
 	err := p.db.Pool.QueryRow(ctx, `
 		WITH due AS (
 			SELECT namespace_id, run, last_ran_ms FROM autoprunetaskstatus
-			WHERE (leased_until IS NULL OR leased_until < clock_timestamp())
-				AND (last_ran_ms IS NULL OR run IS NOT NULL OR last_ran_ms <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3::bigint)
+			WHERE `+which+` AND (leased_until IS NULL OR leased_until < clock_timestamp())
 				AND EXISTS (SELECT FROM live_namespaces n WHERE n.id = namespace_id)
 			ORDER BY last_ran_ms NULLS FIRST LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
 		UPDATE autoprunetaskstatus t
-		SET lease = $1, leased_until = clock_timestamp() + $2::interval, last_ran_ms = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, status = 'running',
-			run = COALESCE(t.run, gen_random_uuid()), asked = t.asked AND t.run IS NOT NULL
+		SET lease = @lease, leased_until = clock_timestamp() + @for::interval, last_ran_ms = (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+			status = 'running', run = COALESCE(t.run, gen_random_uuid()), asked = t.asked AND t.run IS NOT NULL
 		FROM due JOIN live_namespaces n ON n.id = due.namespace_id
 		WHERE t.namespace_id = due.namespace_id
 		RETURNING t.namespace_id, n.name, t.run, due.run, due.last_ran_ms IS NULL, t.next_repository, t.policies_version,
 			(SELECT value::bigint FROM settings WHERE name = 'autoprune_defaults_version'),
-			(SELECT value::bigint FROM settings WHERE name = 'tag_protection_version')`,
-		t.lease, p.opt.Lease, p.opt.Interval.Milliseconds()).
+			(SELECT value::bigint FROM settings WHERE name = 'tag_protection_version')`, args).
 		Scan(&t.namespace, &t.name, &t.run, &resumed, &t.runRequested, &t.next, &t.versions.policies, &t.versions.defaults, &t.versions.protection)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -219,6 +222,23 @@ func (p *Pruner) dropTaskWithoutPolicies(ctx context.Context, t *task) (dropped 
 	return dropped, err
 }
 
+// unfinishedIn returns how long it takes until a worker may continue an unfinished run that no
+// worker continues now: 0 if one waits, and `most` if there is none. The run of a worker that
+// has died waits for the end of the worker's lease.
+func (p *Pruner) unfinishedIn(ctx context.Context, most time.Duration) (time.Duration, error) {
+	var left *time.Duration
+	err := p.db.Pool.QueryRow(ctx, `
+		SELECT min(COALESCE(leased_until - clock_timestamp(), '0')) FROM autoprunetaskstatus
+		WHERE run IS NOT NULL AND EXISTS (SELECT FROM live_namespaces n WHERE n.id = namespace_id)`).Scan(&left)
+	if err != nil {
+		return 0, fmt.Errorf("looking for runs that are unfinished: %w", err)
+	}
+	if left == nil {
+		return most, nil
+	}
+	return min(max(0, *left), most), nil
+}
+
 // TaskStatus is the state of a namespace's task.
 type TaskStatus struct {
 	Namespace string     `json:"namespace"`
@@ -263,7 +283,8 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 
 // next returns how long the worker sleeps before the next time slice. After a time slice
 // that found nothing to do, it sleeps so long that such time slices take no more than
-// Options.IdleShare of the time; otherwise it sleeps until a task is due.
+// Options.IdleShare of the time, but not longer than until it may continue an unfinished run;
+// otherwise it sleeps until a task is due.
 func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 	if p.rest > 0 {
 		return p.rest, nil

@@ -54,7 +54,7 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	began := time.Now()
-	t, err := p.claim(ctx)
+	t, err := p.claimNext(ctx)
 	if err != nil || t == nil {
 		return false, err
 	}
@@ -64,9 +64,10 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 		return err == nil, err
 	}
 	// A slice that found nothing to do must cost almost nothing, even if there are very
-	// many namespaces. So the worker sleeps after it.
-	p.rest = min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
-	return false, nil
+	// many namespaces. So the worker sleeps after it, unless a run waits to be continued.
+	rest := min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
+	p.rest, err = p.unfinishedIn(ctx, rest)
+	return rest > 0 && p.rest == 0, err
 }
 
 // sliceOrStop spends a time slice on the task. If this worker loses the task meanwhile,
@@ -85,6 +86,7 @@ func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted
 // is over. It returns the number of tags that it deleted; at least 1 if there is more to
 // do.
 func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
+	now := time.Now()
 	l, err := p.load(ctx, p.db.Pool, t.namespace)
 	if err != nil {
 		return 0, p.fail(ctx, t, err)
@@ -99,8 +101,8 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 		}
 		return 1, p.yieldTask(ctx, p.db.Pool, t) // a client is changing policies: look again
 	}
-	now := time.Now()
 	u := &timeSlice{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
+	defer func() { u.account() }()
 	u.unreadable = len(u.notices)
 	p.tellUnreadable(ctx, t, u.notices)
 	done := false
@@ -194,6 +196,9 @@ func (u *timeSlice) over() bool { return time.Since(u.slice) >= u.p.opt.Turn }
 // other namespaces (shared).
 func (u *timeSlice) busy() time.Duration { return time.Since(u.began) - u.shared }
 
+// account lets turns know the time since the last pause. A run that has paused is unfinished.
+func (u *timeSlice) account() { u.p.turns.spent(u.task.resumed || u.shared > 0, time.Since(u.slice)) }
+
 // errSliceOver says that the time slice must end before the repository is finished.
 var errSliceOver = errors.New("the time slice is over")
 
@@ -208,29 +213,36 @@ func (u *timeSlice) share(ctx context.Context) error {
 	if u.nested {
 		return errSliceOver
 	}
+	u.account()
 	began := time.Now()
-	for time.Since(began) < u.p.opt.Turn {
+	err := u.lend(ctx)
+	u.shared += time.Since(began)
+	u.slice = time.Now()
+	if err != nil {
+		return err
+	}
+	u.renewed = u.slice
+	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
+}
+
+// lend gives other namespaces their time slices, for about the length of one.
+func (u *timeSlice) lend(ctx context.Context) error {
+	for began := time.Now(); time.Since(began) < u.p.opt.Turn; {
 		u.renewed = time.Now()
 		if err := u.p.renew(ctx, u.task); err != nil {
 			return err
 		}
-		t, err := u.p.claim(ctx)
-		if err != nil {
+		t, err := u.p.claimNext(ctx)
+		if t == nil || err != nil {
 			return err
-		}
-		if t == nil {
-			break
 		}
 		u.p.metrics.slices.Inc()
 		if _, err := u.p.sliceOrStop(ctx, t, true); err != nil {
 			u.p.log.ErrorContext(ctx, "a time slice failed", "namespace", t.name, "run", t.run, "error", err)
-			break
+			return nil
 		}
 	}
-	u.shared += time.Since(began)
-	u.slice = time.Now()
-	u.renewed = u.slice
-	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
+	return nil
 }
 
 // alive renews the lease on the task if a third of Options.Lease has passed since it was

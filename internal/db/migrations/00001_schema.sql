@@ -786,6 +786,7 @@ CREATE TABLE autoprunetaskstatus (
 );
 
 CREATE INDEX autoprunetaskstatus_last_ran_ms_idx ON autoprunetaskstatus (last_ran_ms NULLS FIRST);
+CREATE INDEX autoprunetaskstatus_unfinished_idx ON autoprunetaskstatus (last_ran_ms NULLS FIRST) WHERE run IS NOT NULL;
 
 -- Successive runs of a namespace that found nothing to delete share one row, whose column
 -- "times" has the number of these runs. Policies may only observe, or wait for a window of time,
