@@ -134,10 +134,10 @@ func (p *Pruner) Unused(ctx context.Context, t catalog.Repository, manifests []i
 		namespaces[i], repositories[i] = t.NamespaceID, t.ID
 	}
 	err = pgx.BeginFunc(ctx, p.db.Pool, func(tx pgx.Tx) error {
-		if lookedUp, err = lookUpUnused(ctx, tx, namespaces, repositories, manifests); err != nil {
+		if lookedUp, _, err = lookUpUnused(ctx, tx, namespaces, repositories, manifests); err != nil {
 			return err
 		}
-		scanned, err = scanUnused(ctx, tx, namespaces, repositories, manifests)
+		scanned, _, err = scanUnused(ctx, tx, namespaces, repositories, manifests)
 		return err
 	})
 	return lookedUp, scanned, err

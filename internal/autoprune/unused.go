@@ -50,15 +50,9 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 			}
 		}
 	}
-	links, err := u.each(ctx, slices.Collect(maps.Keys(free)), u.s.Parents, u.s.Subjects)
+	held, err := u.keptByTags(ctx, free)
 	if err != nil {
 		return nil, err
-	}
-	var held []int64
-	for _, l := range links {
-		if !free[l.Keeper] {
-			held = append(held, l.Kept)
-		}
 	}
 	for len(held) > 0 { // a manifest that stays keeps those that it references
 		id := held[len(held)-1]
@@ -69,6 +63,54 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 		}
 	}
 	return slices.Sorted(maps.Keys(free)), nil
+}
+
+// keptByTags returns those of the candidates that a manifest outside of them keeps which a tag
+// needs. Above the candidates there may also be manifests that no tag needs, such as an index that
+// lost its tag; garbage collection deletes these too.
+func (u *unused) keptByTags(ctx context.Context, candidates map[int64]bool) ([]int64, error) {
+	kept := make(map[int64][]int64) // by keeper, outside of the candidates
+	seen := make(map[int64]bool)
+	var needed []int64 // manifests outside of the candidates
+	level := slices.Collect(maps.Keys(candidates))
+	for len(level) > 0 {
+		links, err := u.each(ctx, level, u.s.Parents, u.s.Subjects)
+		if err != nil {
+			return nil, err
+		}
+		level = level[:0]
+		for _, l := range links {
+			if candidates[l.Keeper] {
+				continue
+			}
+			if kept[l.Keeper] = append(kept[l.Keeper], l.Kept); seen[l.Keeper] {
+				continue
+			}
+			if seen[l.Keeper] = true; u.stays[l.Keeper] {
+				needed = append(needed, l.Keeper)
+			} else {
+				level = append(level, l.Keeper)
+			}
+		}
+	}
+	var held []int64
+	done := make(map[int64]bool)
+	for len(needed) > 0 {
+		id := needed[len(needed)-1]
+		needed = needed[:len(needed)-1]
+		if done[id] {
+			continue
+		}
+		done[id] = true
+		for _, below := range kept[id] {
+			if candidates[below] {
+				held = append(held, below)
+			} else {
+				needed = append(needed, below)
+			}
+		}
+	}
+	return held, nil
 }
 
 // each divides the manifests into parts of at most 10,000, calls each of the functions

@@ -16,12 +16,12 @@ import (
 // other tables that are read have about the same size.
 const scanFrom = 4096
 
-// unusedBytes returns the sum of the sizes of all blobs that only the given manifests
-// use: the bytes that garbage collection would free if these manifests were deleted now.
-// manifests[i] are ids of manifests in repositories[i].
+// unusedBytes returns the sum of the sizes of all blobs that nothing would use any more if the given
+// manifests were deleted now: the bytes that garbage collection would free. manifests[i] are ids of
+// manifests in repositories[i].
 //
 // A blob is unused if the given manifests have as many references to it as there are in the
-// registry. The references are in the tables by which garbage collection finds them, since
+// registry; sharedBlobs judges the others. The references are in the tables by which garbage collection finds them, since
 // these are partitioned by digest: a look-up reads one partition. In layers and manifests it
 // would read all of them.
 func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
@@ -42,11 +42,21 @@ func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Reposit
 		if err != nil {
 			return err
 		}
+		var shared [][]byte
 		if size/scanFrom <= int64(len(list)) {
-			bytes, err = scanUnused(ctx, tx, namespaces, ids, list)
+			bytes, shared, err = scanUnused(ctx, tx, namespaces, ids, list)
 		} else {
-			bytes, err = lookUpUnused(ctx, tx, namespaces, ids, list)
+			bytes, shared, err = lookUpUnused(ctx, tx, namespaces, ids, list)
 		}
+		if err != nil || len(shared) == 0 {
+			return err
+		}
+		gone := make(map[int64]bool, len(list))
+		for _, id := range list {
+			gone[id] = true
+		}
+		more, err := (&sharedBlobs{tx: tx, gone: gone, needs: make(map[int64]*needed)}).freed(ctx, shared)
+		bytes = catalog.AddSizes(bytes, more)
 		return err
 	})
 	if err != nil {
@@ -55,11 +65,12 @@ func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Reposit
 	return bytes, nil
 }
 
-// lookUpUnused looks up the references to each blob of the given manifests. It does so in the
+// lookUpUnused looks up the references to each blob of the given manifests. It returns the bytes of
+// the blobs that have no others, and the digests of those that have. It does so in the
 // order of the digests, so that successive look-ups read the same pages of the indexes; and it
 // reads at most one reference more than the manifests have, since a blob may have millions.
 // Section "Plans" of package db says why the query has OFFSET 0.
-func lookUpUnused(ctx context.Context, q db.Querier, namespaces, repositories, manifests []int64) (bytes int64, err error) {
+func lookUpUnused(ctx context.Context, q db.Querier, namespaces, repositories, manifests []int64) (bytes int64, shared [][]byte, err error) {
 	err = q.QueryRow(ctx, `
 		WITH deleted AS MATERIALIZED (
 			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
@@ -78,13 +89,15 @@ func lookUpUnused(ctx context.Context, q db.Querier, namespaces, repositories, m
 						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m) needed
 			GROUP BY digest ORDER BY digest
 		)
-		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM used u
-		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = u.digest OFFSET 0) b
-		WHERE u.layers = (SELECT count(*) FROM (SELECT FROM gc_blobs_layers r WHERE r.digest = u.digest LIMIT u.layers + 1) r)
-			AND u.configurations = (SELECT count(*) FROM (
-				SELECT FROM gc_blobs_configurations r WHERE r.digest = u.digest LIMIT u.configurations + 1) r)`,
-		namespaces, repositories, manifests).Scan(&bytes)
-	return bytes, err
+		SELECT LEAST(COALESCE(sum(b.size) FILTER (WHERE u.alone), 0), 9223372036854775807)::bigint, array_agg(u.digest) FILTER (WHERE NOT u.alone)
+		FROM (
+			SELECT digest, layers = (SELECT count(*) FROM (SELECT FROM gc_blobs_layers r WHERE r.digest = u.digest LIMIT u.layers + 1) r)
+				AND configurations = (SELECT count(*) FROM (
+					SELECT FROM gc_blobs_configurations r WHERE r.digest = u.digest LIMIT u.configurations + 1) r) AS alone
+			FROM used u OFFSET 0) u
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = u.digest OFFSET 0) b`,
+		namespaces, repositories, manifests).Scan(&bytes, &shared)
+	return bytes, shared, err
 }
 
 // scanUnused counts the references to all blobs of the registry. It is faster than lookUpUnused
@@ -92,10 +105,10 @@ func lookUpUnused(ctx context.Context, q db.Querier, namespaces, repositories, m
 // so that PostgreSQL, which doesn't know how many manifests there are, reads the tables of
 // references and blobs in their physical order and hashes, instead of looking up each blob.
 // Without sorts, it still has to read the layers of a manifest by an index.
-func scanUnused(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifests []int64) (bytes int64, err error) {
+func scanUnused(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifests []int64) (bytes int64, shared [][]byte, err error) {
 	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true)")
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	err = tx.QueryRow(ctx, `
 		WITH deleted AS MATERIALIZED (
@@ -119,8 +132,14 @@ func scanUnused(ctx context.Context, tx pgx.Tx, namespaces, repositories, manife
 				SELECT digest FROM gc_blobs_layers UNION ALL SELECT digest FROM gc_blobs_configurations) r
 			GROUP BY digest
 		)
-		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM used u
-		JOIN referenced r ON r.digest = u.digest AND r.number = u.number
-		JOIN blobs b ON b.digest = u.digest`, namespaces, repositories, manifests).Scan(&bytes)
-	return bytes, err
+		SELECT LEAST(COALESCE(sum(b.size) FILTER (WHERE r.number = u.number), 0), 9223372036854775807)::bigint,
+			array_agg(u.digest) FILTER (WHERE r.number <> u.number)
+		FROM used u
+		JOIN referenced r ON r.digest = u.digest
+		JOIN blobs b ON b.digest = u.digest`, namespaces, repositories, manifests).Scan(&bytes, &shared)
+	if err != nil {
+		return 0, nil, err
+	}
+	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'on', true), set_config('enable_sort', 'on', true), set_config('enable_seqscan', 'off', true)")
+	return bytes, shared, err
 }
