@@ -86,6 +86,8 @@ const (
 	AnnounceAutoprune Kind = "announce_autoprune"          // a run announced a policy in its grace period
 	AskAutoprune      Kind = "ask_autoprune"               // a policy would delete more than its cap
 	ApproveAutoprune  Kind = "approve_autoprune"           // somebody lets it
+	RestAutoprune     Kind = "rest_autoprune"              // a policy rests, until its warnings are confirmed or its reporters report
+	ConfirmAutoprune  Kind = "confirm_autoprune"           // somebody has confirmed warnings
 	ObserveAutoprune  Kind = "observe_autoprune"           // a run found other tags that would be deleted
 	ChangeProtection  Kind = "change_tag_protection"
 	ChangeDefault     Kind = "change_default_autoprune_policy"
@@ -138,7 +140,7 @@ var kinds = []Kind{
 	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
-	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, RestAutoprune, ConfirmAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunImport, FinishImport, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys, EndLogIns,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,

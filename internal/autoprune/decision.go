@@ -49,9 +49,12 @@ const (
 
 	InGrace       Code = "in_grace"       // the policy that selects it is in its grace period, or wasn't announced
 	Asks          Code = "asks"           // the policy that selects it waits because of its cap
+	NoReporter    Code = "no_reporter"    // the policy that selects it requires a reporter that isn't live
 	OutsideWindow Code = "outside_window" // the policy that selects it waits for a window
-	Inactive      Code = "inactive"       // the policies that apply have the mode off or observe
-	Observed      Code = "observed"       // a policy with the mode observe would delete it; only in previews
+	// AwaitsConfirmation: the policy that selects it rests until somebody confirms its warnings.
+	AwaitsConfirmation Code = "awaits_confirmation"
+	Inactive           Code = "inactive" // the policies that apply have the mode off or observe
+	Observed           Code = "observed" // a policy with the mode observe would delete it; only in previews
 
 	Held Code = "held" // a reporter holds its manifest: see package hold
 
@@ -130,7 +133,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		if f := v.keptByFloor(&t); f != nil {
 			return f.reason()
 		}
-	case InGrace, OutsideWindow, Asks:
+	case InGrace, OutsideWindow, Asks, NoReporter, AwaitsConfirmation:
 		return "selected by a policy that waits: " + r.waits
 	case Inactive:
 		return "no policy that applies is on"

@@ -31,7 +31,10 @@ func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list 
 	size, busy := len(list), 0
 	for len(list) > 0 {
 		n := min(size, len(list))
-		err := v.slice.begin(ctx)
+		err := v.judgeFirst(ctx, list[:n])
+		if err == nil {
+			err = v.slice.begin(ctx)
+		}
 		if err == nil {
 			err = del(ctx, verdict, list[:n])
 		}
@@ -166,6 +169,9 @@ func (v *repositoryRun) inTx(ctx context.Context, look lastLook, choose func(q d
 		}
 		holds, err := q.LockRepository(ctx, v.target)
 		if err != nil {
+			return err
+		}
+		if err := v.stillReported(ctx, q.Tx); err != nil {
 			return err
 		}
 		list, err := choose(q)

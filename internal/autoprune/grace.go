@@ -112,8 +112,13 @@ func (l *policies) all() (list []Saved) {
 	return list
 }
 
-// keepAnnounced lets a policy that was saved unchanged stay announced, where it was.
+// keepAnnounced lets a policy that was saved unchanged stay announced, where it was, and what was
+// confirmed of it stay confirmed.
 func keepAnnounced(ctx context.Context, tx pgx.Tx, id string, version int64) error {
-	_, err := tx.Exec(ctx, "UPDATE autopruneannouncements SET version = version + 1 WHERE policy = $1 AND version = $2", id, version)
-	return err
+	for _, table := range []string{"autopruneannouncements", "autoprunerests"} {
+		if _, err := tx.Exec(ctx, "UPDATE "+table+" SET version = version + 1 WHERE policy = $1 AND version = $2", id, version); err != nil {
+			return err
+		}
+	}
+	return nil
 }

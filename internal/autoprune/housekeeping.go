@@ -84,6 +84,15 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy)
 					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy)
 				LIMIT 10000)`, nil},
+		{"deleting what is known of policies and namespaces that were deleted", `
+			DELETE FROM autoprunerests WHERE (policy, namespace_id) IN (
+				SELECT policy, namespace_id FROM autoprunerests x
+				WHERE NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = x.namespace_id)
+					OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy)
+					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy)
+					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy)
+				LIMIT 10000)`, nil},
+		{"deleting grace periods that are over", "DELETE FROM autopruneuncovered WHERE until < now()", nil},
 		{"deleting questions of policies and namespaces that were deleted, and of policies that were saved since", `
 			DELETE FROM autopruneasks WHERE (policy, namespace_id, version) IN (
 				SELECT policy, namespace_id, version FROM autopruneasks x

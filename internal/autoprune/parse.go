@@ -33,7 +33,7 @@ var (
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
 		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
-		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged,
+		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged, fieldReporters,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
 )
@@ -87,6 +87,8 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - grace: the grace period, an age or 0s. Left out or null: Options.Grace.
 //   - maxDeleted, maxDeletedPercent: the cap on what a run deletes by the policy, a whole number
 //     and a percentage. Left out or null: none.
+//   - requireReporter: an array of at most 32 names of reporters that must be live for the policy to
+//     delete tags. Left out or null: none.
 //   - keepUntagged: an age, for how long manifests stay from when nothing references them, see
 //     [Policy.KeepsUntagged]. Left out or null: for the review delay of garbage collection.
 //   - neverBelow: how many of the newest tags of each repository stay. Left out or null:

@@ -30,6 +30,8 @@ type Saved struct {
 	// Setting says that this is the default policy of the configuration (Options.Default),
 	// which applies in every namespace except those that refuse the defaults.
 	Setting bool
+	// Confirmed are the codes of the warnings that were confirmed when it was saved.
+	Confirmed []WarningCode
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
 	// is the text from the database. Counts says that the unreadable policy is certainly a
@@ -63,7 +65,7 @@ var policyTables = map[Scope]policyTable{
 // list returns a SELECT of the owner's policies, oldest first, with the columns that
 // scanPolicy reads. Its only parameter is the owner's id.
 func (s policyTable) list() string {
-	return "SELECT uuid, policy, version, rule_version, created_at, updated_at, active_from, " + s.setting + " FROM " + s.table +
+	return "SELECT uuid, policy, version, rule_version, created_at, updated_at, active_from, confirmed, " + s.setting + " FROM " + s.table +
 		" WHERE " + s.owned + " ORDER BY created_at, uuid"
 }
 
@@ -130,7 +132,7 @@ func listPolicies(ctx context.Context, q db.Querier, scope Scope, o owner) ([]Sa
 
 func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	var text string
-	if err = row.Scan(&s.ID, &text, &s.Version, &s.rule, &s.Created, &s.Updated, &s.ActiveFrom, &s.Setting); err != nil {
+	if err = row.Scan(&s.ID, &text, &s.Version, &s.rule, &s.Created, &s.Updated, &s.ActiveFrom, &s.Confirmed, &s.Setting); err != nil {
 		return s, err
 	}
 	s.read(text)
@@ -242,6 +244,11 @@ const touchTask = `
 // target already has an equal policy or the largest number of policies
 // (MaxScopePolicies).
 func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
+	return p.CreateConfirmed(ctx, t, policy, Consent{})
+}
+
+// CreateConfirmed is Create for a client that has seen warnings.
+func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, policy Policy, c Consent) (id string, err error) {
 	id = uuid.NewString()
 	s := policyTables[t.Scope()]
 	err = p.change(ctx, t, "creating an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -251,18 +258,21 @@ func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string
 		}
 		switch t.Scope() {
 		case DefaultScope:
-			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from) VALUES ($1, $2, now() + $3::interval)", id, text, p.grace(policy))
+			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from, confirmed) VALUES ($1, $2, now() + $3::interval, $4)", id, text, p.grace(policy), c.codes())
 		case NamespaceScope:
-			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy, active_from) VALUES ($1, $2, $3, now() + $4::interval)",
-				id, o.namespace, text, p.grace(policy))
+			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy, active_from, confirmed) VALUES ($1, $2, $3, now() + $4::interval, $5)",
+				id, o.namespace, text, p.grace(policy), c.codes())
 		default:
-			_, err = tx.Exec(ctx, "INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy, active_from) VALUES ($1, $2, $3, $4, now() + $5::interval)",
-				id, o.namespace, o.repository, text, p.grace(policy))
+			_, err = tx.Exec(ctx, "INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy, active_from, confirmed) VALUES ($1, $2, $3, $4, now() + $5::interval, $6)",
+				id, o.namespace, o.repository, text, p.grace(policy), c.codes())
+		}
+		if err == nil {
+			err = cover(ctx, tx, o, policy)
 		}
 		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, tx, entry(s.created, t, o, id, map[string]any{"policy": policy, "change": "create"}))
+		return audit.Append(ctx, tx, entry(s.created, t, o, id, c.detail(map[string]any{"policy": policy, "change": "create"})))
 	})
 	if err != nil {
 		return "", err
@@ -319,6 +329,11 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 // version 0 stands for any. The transaction has locked the policies of the target by then
 // (see change), so of two callers that have read the same version only one succeeds.
 func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy Policy, version int64) error {
+	return p.UpdateConfirmed(ctx, t, id, policy, version, Consent{})
+}
+
+// UpdateConfirmed is UpdateVersion for a client that has seen warnings.
+func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, policy Policy, version int64, c Consent) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
@@ -338,10 +353,18 @@ func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy 
 		same := stored != nil && stored.Policy.Equal(policy)
 		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now(), "+
 			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END, "+
-			"rule_version = CASE WHEN $6 THEN rule_version ELSE version + 1 END WHERE "+
-			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(policy), stored != nil && stored.Policy.sameRule(policy))
-		if err == nil && same {
+			"rule_version = CASE WHEN $6 THEN rule_version ELSE version + 1 END, "+
+			"confirmed = CASE WHEN $4 AND NOT $8 THEN confirmed ELSE $7 END WHERE "+
+			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(policy), stored != nil && stored.Policy.sameRule(policy), c.codes(), c.Confirmed != nil)
+		switch {
+		case err != nil:
+		case same:
 			err = keepAnnounced(ctx, tx, id, stored.Version)
+		case stored != nil:
+			err = p.uncover(ctx, tx, o, *stored, &policy)
+		}
+		if err == nil {
+			err = cover(ctx, tx, o, policy)
 		}
 		if err != nil {
 			return err
@@ -349,7 +372,7 @@ func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy 
 		if done.RowsAffected() == 0 {
 			return policyUnknown(t, id)
 		}
-		return audit.Append(ctx, tx, entry(s.updated, t, o, id, map[string]any{"policy": policy, "change": "update"}))
+		return audit.Append(ctx, tx, entry(s.updated, t, o, id, c.detail(map[string]any{"policy": policy, "change": "update"})))
 	})
 }
 
@@ -384,20 +407,32 @@ func savedPolicy(ctx context.Context, tx pgx.Tx, t Target, o owner, id string) (
 // It returns the error NAME_UNKNOWN if the target or the policy doesn't exist, and
 // UNSUPPORTED with status 409 if the policy comes from the configuration.
 func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
+	return p.DeleteConfirmed(ctx, t, id, Consent{})
+}
+
+// DeleteConfirmed is Delete for a client that has seen warnings.
+func (p *Pruner) DeleteConfirmed(ctx context.Context, t Target, id string, c Consent) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
 			return err
 		}
+		stored, err := savedPolicy(ctx, tx, t, o, id)
+		if err == nil && stored != nil {
+			err = p.uncover(ctx, tx, o, *stored, nil)
+		}
+		if err != nil {
+			return err
+		}
 		var text string
-		err := tx.QueryRow(ctx, "DELETE FROM "+s.table+" WHERE "+s.owned+" AND uuid = $2 RETURNING policy", o.id(), id).Scan(&text)
+		err = tx.QueryRow(ctx, "DELETE FROM "+s.table+" WHERE "+s.owned+" AND uuid = $2 RETURNING policy", o.id(), id).Scan(&text)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return policyUnknown(t, id)
 		}
 		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, tx, entry(s.deletedKind, t, o, id, map[string]any{"policy": storedPolicy(text), "change": "delete"}))
+		return audit.Append(ctx, tx, entry(s.deletedKind, t, o, id, c.detail(map[string]any{"policy": storedPolicy(text), "change": "delete"})))
 	})
 }
 

@@ -74,9 +74,15 @@ func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.patt
 // doesn't remove orphans judges them like other tags.
 func (p Policy) RemovesOrphans() bool { return p.orphans }
 
-// Warnings returns texts that say how the policy's pattern may select more tags than its
-// author intends.
-func (p Policy) Warnings() []string { return p.pattern.Warnings() }
+// Warnings returns texts that say how the policy may select other tags than its author intends, as
+// far as the policy alone tells. [Pruner.Judge] judges it by the tags that there are.
+func (p Policy) Warnings() []string {
+	var texts []string
+	for _, w := range p.typed() {
+		texts = append(texts, w.Text)
+	}
+	return texts
+}
 
 // Considers returns whether the policy's pattern selects the tag's name. It checks neither
 // the policy's other selectors nor whether the tag is attached to an image.

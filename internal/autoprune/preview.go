@@ -339,7 +339,7 @@ func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *V
 	if v.out.WouldDelete++; len(v.out.Would) < v.o.Limit {
 		v.out.Would = append(v.out.Would, previewTag(target, t, w, why, policies))
 	}
-	if d.Code != Asks && d.Code != InGrace && d.Code != OutsideWindow {
+	if !d.Code.waits() {
 		d.Code, d.Policy, reason = Observed, w.Policy, "would be deleted by a policy that observes: "+why
 	}
 	return d, reason

@@ -98,6 +98,7 @@ type Pruner struct {
 	// previews limits the number of previews that run at once, since each uses a database
 	// connection.
 	previews chan struct{}
+	judges   chan struct{} // the same for Judge
 
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
@@ -124,7 +125,7 @@ func New(o Options) (*Pruner, error) {
 	o.KeepRuns = cmp.Or(o.KeepRuns, 90*24*time.Hour)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	m := newMetrics(o.Metrics)
-	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), logged: make(map[string]string)}
+	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), judges: make(chan struct{}, judgedAtOnce), logged: make(map[string]string)}
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a time slice shares its time
 		Log: o.Log, Metrics: o.Worker,
@@ -197,8 +198,8 @@ func namespaceUnknown(name string) *oci.Error {
 }
 
 type metrics struct {
-	deleted, observed, asks, slices, failures, busy, unsettled, unreadable prometheus.Counter
-	runs                                                                   *prometheus.CounterVec
+	deleted, observed, asks, rests, slices, failures, busy, unsettled, unreadable prometheus.Counter
+	runs                                                                          *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -210,6 +211,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		deleted:  counter("tags_deleted_total", "Tags deleted by policies."),
 		observed: counter("observed_tags_total", "Tags that would be deleted if no policy observed or waited, counted in each run."),
 		asks:     counter("asks_total", "Policies that deleted nothing in a run because of their cap and asked for an approval."),
+		rests:    counter("rests_total", "Policies that deleted nothing in a run until somebody confirms their warnings, or until a reporter reports."),
 		slices:   counter("turns_total", "Time slices that workers have spent on namespaces."),
 		failures: counter("repository_failures_total", "Repositories that could not be pruned in a time slice."),
 		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),

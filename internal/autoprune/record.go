@@ -52,7 +52,8 @@ func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
 	for _, s := range l.all() {
-		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) && l.caps.waits(s) == "" {
+		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) && l.caps.waits(s) == "" &&
+			l.unconfirmed(s) == "" && l.unreported(&s.Policy) == "" {
 			n.Policies = append(n.Policies, l.notice(s))
 		}
 	}
@@ -244,11 +245,14 @@ func (u *timeSlice) finish(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.asking()+u.skipped()); err != nil {
+		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.asking()+u.restText()+u.skipped()); err != nil {
 			return err
 		}
 		announced, err := u.announce(ctx, tx)
 		if err != nil {
+			return err
+		}
+		if err := u.tellReporters(ctx, tx); err != nil {
 			return err
 		}
 		asked, err := u.ask(ctx, tx)
@@ -264,6 +268,7 @@ func (u *timeSlice) finish(ctx context.Context) error {
 	}
 	u.p.metrics.runs.WithLabelValues(r.state).Inc()
 	u.p.metrics.observed.Add(float64(r.would))
+	u.p.metrics.rests.Add(float64(len(u.policies.resting())))
 	u.p.metrics.asks.Add(float64(len(u.caps.asks(u.policies, u.policies.capped()))))
 	if r.deleted > 0 || r.failed > 0 {
 		u.p.log.InfoContext(ctx, "pruned a namespace", "namespace", u.task.name, "run", u.task.run, "state", r.state,

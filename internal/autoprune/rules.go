@@ -59,6 +59,12 @@ type Applied struct {
 	Announced  bool
 	// Capped is why the policy waits because of its cap; "" if it doesn't.
 	Capped string
+	// Unreported is why the policy rests without the reporters that it requires, and Unconfirmed
+	// why it rests until somebody confirms its warnings; "" if it doesn't.
+	Unreported, Unconfirmed string
+	// Uncovered is until when the policy deletes nothing, because another policy or a keep rule was
+	// taken away; zero: it may.
+	Uncovered time.Time
 }
 
 // Combine returns the policies that apply to a repository. They are the repository's own

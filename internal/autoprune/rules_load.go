@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
 )
 
 // policies has the policies and protection rules of a namespace and its repositories,
@@ -21,6 +23,9 @@ type policies struct {
 	caps                *caps            // of the run or preview; nil: no policy has a cap
 	announcements       map[string]int64 // versions of policies that were announced, see grace.go
 	pulls               PullRecord
+	rests               map[string]rest        // by policy, see rests.go
+	absent              map[string]hold.Absent // required reporters that aren't live, by name
+	uncovered           map[int64]time.Time    // until when policies wait, see uncovered.go
 }
 
 // load reads the policies, protection rules and state of the statistics that a time slice
@@ -44,9 +49,14 @@ func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*poli
 		})
 		return err
 	})
+	out.queueRests(b, namespace)
+	out.queueUncovered(b, namespace)
 	err := q.SendBatch(ctx, b).Close()
 	if err != nil {
 		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
+	}
+	if err := out.loadReporters(ctx, q, namespace); err != nil {
+		return nil, err
 	}
 	if out.protection, err = p.catalog.ProtectionIn(ctx, namespace); err != nil {
 		return nil, err
@@ -68,12 +78,12 @@ func queuePolicies(b *pgx.Batch, scope Scope, o owner, list *[]Saved) {
 
 func (l *policies) queueRepositories(b *pgx.Batch, namespace int64) {
 	b.Queue(`
-		SELECT uuid, policy, version, created_at, updated_at, active_from, repository_id FROM repositoryautoprunepolicy
+		SELECT uuid, policy, version, rule_version, created_at, updated_at, active_from, confirmed, repository_id FROM repositoryautoprunepolicy
 		WHERE namespace_id = $1 ORDER BY created_at, uuid`, namespace).Query(func(rows pgx.Rows) error {
 		var s Saved
 		var text string
 		var repository int64
-		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &s.ActiveFrom, &repository}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.rule, &s.Created, &s.Updated, &s.ActiveFrom, &s.Confirmed, &repository}, func() error {
 			s.read(text)
 			l.repositories[repository] = append(l.repositories[repository], s)
 			return nil
@@ -142,9 +152,11 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 		}
 	}
 	r.Policies = slices.DeleteFunc(r.Policies, func(a Applied) bool { return !a.Policy.appliesIn(t.Path) })
+	uncovered := l.uncoveredIn(t.ID)
 	saved := make([]Saved, len(r.Policies))
 	for i, a := range r.Policies {
 		saved[i] = byID[a.ID]
+		r.Policies[i].Uncovered = uncovered
 	}
 	return r, saved
 }
@@ -155,6 +167,7 @@ func (l *policies) applied(scope Scope, list []Saved) []Applied {
 		out[i] = Applied{
 			ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts, MayKeep: s.MayKeep,
 			ActiveFrom: s.ActiveFrom, Announced: l.announced(s), Capped: l.caps.waits(s),
+			Unconfirmed: l.unconfirmed(s), Unreported: l.unreported(&s.Policy),
 		}
 	}
 	return out

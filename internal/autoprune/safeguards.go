@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/purser-registry/purser/internal/hold"
 )
 
 // The JSON fields of a policy's safeguards.
@@ -16,6 +18,7 @@ const (
 	fieldMaxPercent = "maxDeletedPercent"
 	fieldNeverBelow = "neverBelow"
 	fieldWindows    = "windows"
+	fieldReporters  = "requireReporter"
 )
 
 // Mode says whether a policy deletes tags.
@@ -38,9 +41,10 @@ type safeguards struct {
 	neverBelow int // 0: no limit
 	grace      Age // graceGiven: zero is none; otherwise: Options.Grace
 	graceGiven bool
-	maxDeleted int // 0: no cap
-	maxPercent int // 0: no cap
-	untagged   Age // zero: none, see untagged.go
+	maxDeleted int      // 0: no cap
+	maxPercent int      // 0: no cap
+	reporters  []string // that must be live; nil: none
+	untagged   Age      // zero: none, see untagged.go
 }
 
 // SafeguardForm are the safeguards of a policy in its JSON.
@@ -50,13 +54,14 @@ type SafeguardForm struct {
 	Grace             string       `json:"grace,omitempty" doc:"How long the policy waits when it is new or changed, after a notice of what it would delete. 0s: not at all. Default: the setting autoprune.grace" example:"7d"`
 	MaxDeleted        int          `json:"maxDeleted,omitempty" minimum:"1" maximum:"1000000000" doc:"If a run would delete more tags by the policy, it deletes none by it and asks for an approval" example:"1000"`
 	MaxDeletedPercent int          `json:"maxDeletedPercent,omitempty" minimum:"1" maximum:"100" doc:"The same, as a part of the tags that the policy looks at" example:"20"`
+	RequireReporter   []string     `json:"requireReporter,omitempty" maxItems:"32" doc:"The policy deletes tags only while each of these reporters of what is deployed is live in the namespace" example:"[\"prod-eu\"]"`
 	KeepUntagged      string       `json:"keepUntagged,omitempty" doc:"Garbage collection deletes a manifest that the policy's selectors select at the earliest after this age from when nothing references it. It only lengthens the review delay" example:"14d"`
 	NeverBelow        int          `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5"`
 }
 
 // Safeguards returns the policy's safeguards in the form of its JSON.
 func (p Policy) Safeguards() SafeguardForm {
-	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow, MaxDeleted: p.guard.maxDeleted, MaxDeletedPercent: p.guard.maxPercent, KeepUntagged: p.KeepsUntagged()}
+	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow, MaxDeleted: p.guard.maxDeleted, MaxDeletedPercent: p.guard.maxPercent, RequireReporter: p.guard.reporters, KeepUntagged: p.KeepsUntagged()}
 	if p.guard.graceGiven {
 		form.Grace = cmp.Or(p.guard.grace.String(), noGrace)
 	}
@@ -87,6 +92,9 @@ func (f SafeguardForm) String() string {
 	if f.NeverBelow > 0 {
 		texts = append(texts, fmt.Sprintf("never below %d", f.NeverBelow))
 	}
+	if len(f.RequireReporter) > 0 {
+		texts = append(texts, "only while "+strings.Join(f.RequireReporter, " and ")+" report")
+	}
 	if f.KeepUntagged != "" {
 		texts = append(texts, "untagged manifests stay "+f.KeepUntagged)
 	}
@@ -96,7 +104,8 @@ func (f SafeguardForm) String() string {
 func (g safeguards) equal(other safeguards) bool {
 	return g.mode == other.mode && g.neverBelow == other.neverBelow &&
 		g.maxDeleted == other.maxDeleted && g.maxPercent == other.maxPercent && g.untagged.Duration() == other.untagged.Duration() &&
-		g.graceGiven == other.graceGiven && g.grace.Duration() == other.grace.Duration() && slices.EqualFunc(g.windows, other.windows, window.equal)
+		g.graceGiven == other.graceGiven && g.grace.Duration() == other.grace.Duration() && slices.EqualFunc(g.windows, other.windows, window.equal) &&
+		slices.Equal(g.reporters, other.reporters)
 }
 
 func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error) {
@@ -107,6 +116,9 @@ func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error)
 		return g, err
 	}
 	if g.grace, g.graceGiven, err = readGrace(fields[fieldGrace]); err != nil {
+		return g, err
+	}
+	if g.reporters, err = readList(fieldReporters, fields, hold.CheckReporter); err != nil {
 		return g, err
 	}
 	if raw := fields[fieldUntagged]; raw != nil && string(raw) != "null" {

@@ -245,6 +245,7 @@ type TaskStatus struct {
 	LastRan   *time.Time `json:"last_ran" doc:"Null: there was no run yet, or a new one was asked for"`
 	Status    string     `json:"status" doc:"queued, running, success or failure, with what was done"`
 	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
+	Rests     []Rest     `json:"rests,omitempty" doc:"Policies that rest: they delete nothing until somebody confirms their warnings, or until the reporters report that they require"`
 	Resting   string     `json:"resting,omitempty" doc:"Why the registry prunes nothing now: its clocks disagree" example:"the database's clock is 60d ahead of the clock of this process"`
 }
 
@@ -277,6 +278,9 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 	}
 	if err := p.mayDelete(ctx); errors.Is(err, worker.ErrRest) {
 		s.Resting = err.Error()
+	}
+	if s.Rests, err = p.Rests(ctx, namespace); err != nil {
+		return nil, err
 	}
 	return &s, nil
 }

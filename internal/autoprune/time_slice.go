@@ -35,6 +35,7 @@ type timeSlice struct {
 	observed                            observed
 	tallies                             map[string]*tally // by policy
 	caps                                *caps             // nil: no policy has a cap
+	judged                              map[string]bool   // policies that were judged before their first deletion, see rests.go
 	unreadable                          int               // number of policies that can't be read
 
 	page, batch []candidate // buffers that are reused for each repository

@@ -9,6 +9,12 @@ import (
 // selects, as a code and in words; "" if it may delete.
 func (a *Applied) waiting(now time.Time) (Code, string) {
 	switch {
+	case a.Unreported != "":
+		return NoReporter, a.Unreported
+	case a.Unconfirmed != "":
+		return AwaitsConfirmation, a.Unconfirmed
+	case now.Before(a.Uncovered):
+		return InGrace, "a policy or keep rule was taken away, and what it kept stays until " + stamp(a.Uncovered)
 	case a.ActiveFrom == nil:
 	case now.Before(*a.ActiveFrom):
 		return InGrace, "its grace period lasts until " + stamp(*a.ActiveFrom)
@@ -45,4 +51,14 @@ func (r *Rules) undecided() bool {
 		_, waits := a.waiting(r.Now)
 		return a.Policy.guard.mode == Observe || a.Policy.guard.mode == "" && waits != ""
 	})
+}
+
+// waits returns whether the code says that the policy that selects a tag waits.
+func (c Code) waits() bool {
+	switch c {
+	case Asks, InGrace, OutsideWindow, NoReporter, AwaitsConfirmation:
+		return true
+	default:
+		return false
+	}
 }

@@ -69,6 +69,10 @@ func TestTagPatternWarnings(t *testing.T) {
 		"^v*":                      "every name",
 		".*":                       "every name",
 		"v?":                       "every name",
+		"^[^v]":                    "",
+		"[^v]$":                    "",
+		".":                        "every name",
+		"^.*$":                     "every name",
 		"^v1.2$":                   "dot",
 		`^v[0-9]+.[0-9]+$`:         "dot",
 		`^v\d.\d\.\d$`:             "dot",
@@ -86,6 +90,26 @@ func TestTagPatternWarnings(t *testing.T) {
 			if got := strings.Contains(strings.Join(warnings, "\n"), part); got != strings.Contains(want, part) {
 				t.Errorf("%q: the warnings are %q, want %q", pattern, warnings, want)
 			}
+		}
+	}
+}
+
+// The test expects that a pattern of a shell's is told from a regular expression.
+func TestTagPatternGlob(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]string{
+		"^pr-*": "^pr-", "pr-*": "^pr-", "^v*": "^v", "v1.*": "", "^pr-.*": "", "[a-z]*": "", "^v1.2*$": `^v1\.2`,
+		"release-*-rc": "^release-.*-rc$", "pr-": "", "(pr)*": "", "a**": "",
+	} {
+		p, err := oci.ParseTagPattern(pattern)
+		if err != nil {
+			if want != "" {
+				t.Errorf("%q: %v", pattern, err)
+			}
+			continue
+		}
+		if glob, ok := p.Glob(); glob.String() != want || ok != (want != "") {
+			t.Errorf("%q is taken for %q (%v), want %q", pattern, glob, ok, want)
 		}
 	}
 }

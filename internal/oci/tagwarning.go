@@ -2,6 +2,7 @@ package oci
 
 import (
 	"fmt"
+	"regexp"
 	"regexp/syntax"
 	"strings"
 )
@@ -18,7 +19,7 @@ func (p TagPattern) Warnings() []string {
 	}
 	var warnings []string
 	switch {
-	case p.re.MatchString("\x00"): // matches even NUL, which no tag contains
+	case p.EveryName():
 		warnings = append(warnings, fmt.Sprintf("%q is found in every name, so it selects every tag", p.text))
 	case !anchored(parsed, syntax.OpBeginText) && !anchored(parsed, syntax.OpEndText) && !spansName(p.text):
 		warnings = append(warnings, fmt.Sprintf("%q has no anchors, so it is found anywhere in a name; write %q to match whole names",
@@ -28,6 +29,70 @@ func (p TagPattern) Warnings() []string {
 		warnings = append(warnings, fmt.Sprintf(`%q has an unescaped dot between digits, which matches any character; write \. for a dot`, p.text))
 	}
 	return warnings
+}
+
+// everyFirst are names of each form that a tag's name may have: with each character that it may begin
+// with, alone and followed by others.
+var everyFirst = func() (names []string) {
+	const first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+	for i := range first {
+		c := first[i : i+1]
+		names = append(names, c, c+"q", c+"7", c+"-_.", c+".Z")
+	}
+	return names
+}()
+
+// EveryName returns whether the pattern is found in every name.
+func (p TagPattern) EveryName() bool {
+	if p.re == nil {
+		return false
+	}
+	for _, name := range everyFirst {
+		if !p.re.MatchString(name) {
+			return false
+		}
+	}
+	return true
+}
+
+// Whole returns the pattern that matches the names that p matches from beginning to end.
+func (p TagPattern) Whole() TagPattern {
+	text := wholeOpen + unwrap(p.text) + wholeClose
+	re, err := regexp.Compile(text)
+	if p.re == nil || err != nil {
+		return TagPattern{}
+	}
+	return TagPattern{text: text, re: re}
+}
+
+// Glob returns the pattern that its author has meant if p is a pattern of a shell's, in which a star
+// stands for any text, as in pr-*. In a regular expression the star repeats the character before it,
+// so that pr-* is found in prod. ok is false if p doesn't look like one.
+func (p TagPattern) Glob() (glob TagPattern, ok bool) {
+	text := strings.TrimSuffix(strings.TrimPrefix(p.text, "^"), "$")
+	var out strings.Builder
+	for i, c := range text {
+		switch {
+		case c == '*' && i > 0 && text[i-1] != '.' && text[i-1] != '*':
+			out.WriteString(".*")
+			ok = true
+		case c == '.' && (i+1 == len(text) || text[i+1] != '*'):
+			out.WriteString(`\.`)
+		case c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z':
+			out.WriteRune(c)
+		default:
+			return TagPattern{}, false
+		}
+	}
+	if !ok {
+		return TagPattern{}, false
+	}
+	whole := "^" + out.String() + "$"
+	if strings.HasSuffix(out.String(), ".*") {
+		whole = "^" + strings.TrimSuffix(out.String(), ".*")
+	}
+	re, err := regexp.Compile(whole)
+	return TagPattern{text: whole, re: re}, err == nil
 }
 
 // spansName returns whether the pattern has .* at both ends. By that its author allows any text

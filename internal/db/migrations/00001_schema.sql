@@ -721,8 +721,10 @@ CREATE TABLE namespaceautoprunepolicy (
     rule_version bigint NOT NULL DEFAULT 1,
     active_from  timestamptz,
     created_at   timestamptz NOT NULL DEFAULT now(),
-    updated_at   timestamptz NOT NULL DEFAULT now()
+    updated_at   timestamptz NOT NULL DEFAULT now(),
+    confirmed    text[] NOT NULL DEFAULT '{*}'
 );
+COMMENT ON COLUMN namespaceautoprunepolicy.confirmed IS 'codes of the warnings that were confirmed when it was saved; *: any, nobody is asked';
 COMMENT ON COLUMN namespaceautoprunepolicy.active_from IS 'end of the grace period; NULL: the policy has none';
 
 CREATE INDEX namespaceautoprunepolicy_namespace_id_idx ON namespaceautoprunepolicy (namespace_id);
@@ -736,7 +738,8 @@ CREATE TABLE repositoryautoprunepolicy (
     rule_version bigint NOT NULL DEFAULT 1,
     active_from   timestamptz,
     created_at    timestamptz NOT NULL DEFAULT now(),
-    updated_at    timestamptz NOT NULL DEFAULT now()
+    updated_at    timestamptz NOT NULL DEFAULT now(),
+    confirmed    text[] NOT NULL DEFAULT '{*}'
 );
 
 CREATE INDEX repositoryautoprunepolicy_namespace_id_idx ON repositoryautoprunepolicy (namespace_id);
@@ -757,7 +760,8 @@ CREATE TABLE defaultautoprunepolicy (
     setting     boolean NOT NULL DEFAULT false,
     active_from timestamptz,
     created_at  timestamptz NOT NULL DEFAULT now(),
-    updated_at  timestamptz NOT NULL DEFAULT now()
+    updated_at  timestamptz NOT NULL DEFAULT now(),
+    confirmed    text[] NOT NULL DEFAULT '{*}'
 );
 COMMENT ON COLUMN defaultautoprunepolicy.setting IS 'the policy is that of autoprune.default_policy, and applies beside namespaces'' own';
 
@@ -870,6 +874,35 @@ CREATE TABLE autopruneannouncements (
 );
 
 CREATE INDEX autopruneannouncements_namespace_id_idx ON autopruneannouncements (namespace_id);
+
+-- A policy rests in a namespace until somebody confirms what it surely wasn't meant to do, or until
+-- the reporters report that it requires. "judged" says that it was judged before the first tag that
+-- it deletes there. A row is of one version of the policy. There is no foreign key to the namespace,
+-- for the reason that autopruneannouncements has none. Housekeeping deletes the rows of deleted
+-- namespaces and policies.
+CREATE TABLE autoprunerests (
+    policy       character varying(225) NOT NULL,
+    namespace_id bigint NOT NULL,
+    version      bigint NOT NULL,
+    warnings     jsonb,                           -- to confirm; NULL: none
+    confirmed    text[] NOT NULL DEFAULT '{}',    -- codes of warnings that were confirmed in the namespace
+    judged       boolean NOT NULL DEFAULT false,
+    reporters    text[],                          -- required ones that were silent when the last run ended
+    since        timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (policy, namespace_id)
+);
+
+CREATE INDEX autoprunerests_namespace_id_idx ON autoprunerests (namespace_id);
+
+-- If a policy or a keep rule is taken away, what it kept from other policies stays for the grace
+-- period: in a repository, a namespace (repository_id is 0) or, for the registry's defaults, wherever
+-- these apply (both are 0).
+CREATE TABLE autopruneuncovered (
+    namespace_id  bigint NOT NULL,
+    repository_id bigint NOT NULL,
+    until         timestamptz NOT NULL,
+    PRIMARY KEY (namespace_id, repository_id)
+);
 
 -- A policy may have a cap on how many tags a run deletes by it. Above the cap, the policy deletes
 -- nothing and asks for an approval. autopruneasks has the policies that asked in the last run of

@@ -1,0 +1,395 @@
+package autoprune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Change is a change of a target's policies that is to be judged before it is made.
+type Change struct {
+	ID     string  // of the policy that is replaced or deleted; "": a new one
+	Policy *Policy // nil: the policy is deleted
+}
+
+// Bounds of judging a change.
+const (
+	judgeWithin = 5 * time.Second
+	// judgedAtOnce is how many changes a process judges at once, since each uses a connection.
+	judgedAtOnce = 2
+	// maxReached is up to which number the namespaces are counted that a default policy reaches.
+	maxReached = 10_000
+)
+
+// Judge returns what a policy surely wasn't meant to do, by the tags that there are: the warnings
+// of a change that isn't made yet. It changes nothing, and gives up after a few seconds; what it has
+// found by then counts, with a warning that it hasn't looked at everything. It returns NAME_UNKNOWN
+// if the target, or the policy that is changed, doesn't exist.
+func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]Warning, error) {
+	o, err := t.find(ctx, p.db.Pool, false)
+	if err != nil {
+		return nil, err
+	}
+	j := &judging{p: p, target: t, change: c, until: time.Now().Add(judgeWithin)}
+	if c.ID != "" {
+		old, err := p.Get(ctx, t, c.ID)
+		if err != nil {
+			return nil, err
+		}
+		j.old = &old
+	}
+	if c.Policy != nil {
+		policy := *c.Policy
+		j.policy = &policy
+		j.begin()
+		if policy.guard.mode == Off {
+			j.policy = nil
+		}
+	}
+	wait, cancel := context.WithDeadline(ctx, j.until)
+	defer cancel()
+	select {
+	case p.judges <- struct{}{}:
+		defer func() { <-p.judges }()
+		err = j.all(ctx, o)
+	case <-wait.Done():
+		err = errTimeOver
+	}
+	if j.partial = errors.Is(err, errTimeOver); err != nil && !j.partial {
+		return nil, err
+	}
+	return j.warnings(), ctx.Err()
+}
+
+// judging judges a change of policies.
+type judging struct {
+	p      *Pruner
+	target Target
+	change Change
+	old    *Saved  // the policy that is changed; nil: it is a new one
+	policy *Policy // as it shall be; nil: it has no effect then
+	until  time.Time
+	pause  func(context.Context) error // called now and then; nil: nothing
+
+	partial            bool
+	tags, repositories int64 // that were looked at
+	selected           int64 // tags that the policy would delete now
+	latest, releases   examples
+	shell, inside      examples // found by a pattern that looks like a shell's; found within names
+	uncovered          examples
+	considered         int64
+	keeps              []bool // by keep rule
+	matches            []bool // by pattern of repositories
+	glob, whole        oci.TagPattern
+	reached            examples // namespaces
+	strangers          examples // reporters that have never reported
+	unreported         examples // namespaces in which no reporter is live
+}
+
+// examples are the number and the first of some names.
+type examples struct {
+	n     int64
+	first []string
+}
+
+func (e *examples) add(name string) {
+	if e.n++; len(e.first) < maxExamples {
+		e.first = append(e.first, name)
+	}
+}
+
+func (j *judging) begin() {
+	j.keeps, j.matches = make([]bool, len(j.policy.keep)), make([]bool, len(j.policy.where.repositories))
+	if pattern := j.policy.pattern; !pattern.IsZero() {
+		j.glob, _ = pattern.Glob()
+		if !j.policy.exclude {
+			j.whole = pattern.Whole()
+		}
+	}
+}
+
+func (j *judging) alive(ctx context.Context) error {
+	if time.Now().After(j.until) {
+		return errTimeOver
+	}
+	if j.pause != nil {
+		if err := j.pause(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// all judges the change in all repositories in which it has an effect.
+func (j *judging) all(ctx context.Context, o owner) error {
+	switch j.target.Scope() {
+	case RepositoryScope:
+		l, err := j.p.load(ctx, j.p.db.Pool, o.namespace)
+		if err != nil {
+			return err
+		}
+		if err := j.reporters(ctx, o.namespace); err != nil {
+			return err
+		}
+		return j.repository(ctx, l, j.changed(l), catalog.Repository{NamespaceID: o.namespace, ID: o.repository, Path: j.target.Repository})
+	case NamespaceScope:
+		return j.namespace(ctx, o.namespace)
+	case DefaultScope:
+	}
+	list, err := j.reach(ctx)
+	if err != nil {
+		return err
+	}
+	for _, namespace := range list {
+		if err := j.namespace(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reach finds the namespaces in which a policy of the registry's defaults applies.
+func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
+	rows, err := j.p.db.Pool.Query(ctx, `
+		SELECT id, name FROM live_namespaces n
+		WHERE NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)
+			AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.namespace_id = n.id)
+		ORDER BY id LIMIT $1`, maxReached)
+	if err != nil {
+		return nil, fmt.Errorf("looking where a default policy applies: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		var name string
+		if err := rows.Scan(&id, &name); err != nil {
+			return nil, fmt.Errorf("looking where a default policy applies: %w", err)
+		}
+		ids = append(ids, id)
+		j.reached.add(name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("looking where a default policy applies: %w", err)
+	}
+	return ids, nil
+}
+
+func (j *judging) namespace(ctx context.Context, namespace int64) error {
+	l, err := j.p.load(ctx, j.p.db.Pool, namespace)
+	if err != nil {
+		return err
+	}
+	if err := j.reporters(ctx, namespace); err != nil {
+		return err
+	}
+	after := j.changed(l)
+	for last := int64(0); ; {
+		list, err := j.p.repositories(ctx, namespace, last, 1000)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		for _, target := range list {
+			if err := j.repository(ctx, l, after, target); err != nil {
+				return err
+			}
+			last = target.ID
+		}
+	}
+}
+
+// repository judges the change in a repository, in one snapshot.
+func (j *judging) repository(ctx context.Context, now *policies, after *coverage, target catalog.Repository) error {
+	if err := j.alive(ctx); err != nil {
+		return err
+	}
+	applies := false
+	if j.policy != nil {
+		for i, pattern := range j.policy.where.repositories {
+			j.matches[i] = j.matches[i] || oci.MatchPath(pattern, target.Path)
+		}
+		applies = j.policy.appliesIn(target.Path)
+	}
+	if !applies && after == nil {
+		return nil
+	}
+	if applies {
+		within := min(readInPreview, time.Until(j.until)/4)
+		if err := j.p.readConfigurations(ctx, j.p.db.Pool, target, []Saved{{Policy: *j.policy}}, within, j.alive); err != nil {
+			return err
+		}
+	}
+	j.repositories++
+	return readSnapshot(ctx, j.p.db.Pool, target, func(s *snapshot) error {
+		if applies {
+			if err := j.judgeTags(ctx, s, now, target); err != nil {
+				return err
+			}
+		}
+		if after == nil {
+			return nil
+		}
+		return j.compare(ctx, s, after, target)
+	})
+}
+
+func (j *judging) reader(s *snapshot, target catalog.Repository, saved []Saved) *tagReader {
+	return &tagReader{p: j.p, s: s, target: target, saved: saved, alive: j.alive, step: j.alive}
+}
+
+// judgeTags looks at what the policy alone selects, now and, if it selects by age, once all tags are
+// older than that.
+func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, target catalog.Repository) error {
+	own := *j.policy
+	own.guard.mode = ""
+	rules, _ := l.of(target)
+	rules.Now, rules.Would = s.Now, true
+	rules.Policies = []Applied{{Scope: NamespaceScope, Policy: own}}
+	r := j.reader(s, target, []Saved{{Policy: own}})
+	verdict, err := Evaluate(rules, r.repository(ctx))
+	if err != nil {
+		return err
+	}
+	later := verdict
+	if !own.method.counts() {
+		eventual := own
+		eventual.method = CreationDate // nobody uses the tags either
+		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: eventual}}
+		rules.Now = s.Now.Add(own.age.Duration() + time.Second)
+		if later, err = Evaluate(rules, r.repository(ctx)); err != nil {
+			return err
+		}
+	}
+	for c, err := range r.tags(ctx) {
+		if err != nil {
+			return err
+		}
+		j.tag(target.Path, &c.tag, verdict, later)
+	}
+	return nil
+}
+
+// tag looks at one tag of a repository.
+func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
+	j.tags++
+	if now.Decide(*t).Delete {
+		j.selected++
+	}
+	if t.attached() || !j.policy.considers(0, t) {
+		return
+	}
+	j.considered++
+	name := path + ":" + t.Name
+	for i := range j.keeps {
+		if !j.keeps[i] {
+			_, j.keeps[i] = now.rules[0].keepers[i].keeps(t, j.policy.orphans && t.orphan())
+		}
+	}
+	if !j.glob.IsZero() && j.glob.Match(t.Name) == j.policy.exclude {
+		j.shell.add(name)
+	}
+	if !j.whole.IsZero() && !j.whole.Match(t.Name) {
+		j.inside.add(name)
+	}
+	if !later.Decide(*t).Delete {
+		return
+	}
+	if t.Name == "latest" {
+		j.latest.add(name)
+	}
+	if v, ok := parseVersion(t.Name); ok && !v.prerelease {
+		j.releases.add(name)
+	}
+}
+
+// coverage has the policies of a namespace before and after a change that may let others delete
+// what the policy kept from them.
+type coverage struct{ before, after *policies }
+
+// changed returns the policies of a namespace without what the change takes away, and with it; nil
+// if the change takes away nothing that may have kept a tag.
+func (j *judging) changed(l *policies) *coverage {
+	if j.old == nil || j.old.Problem != "" || j.old.Policy.guard.mode == Off {
+		return nil
+	}
+	old := j.old.Policy
+	if j.change.Policy == nil || j.change.Policy.guard.mode != old.guard.mode && j.change.Policy.guard.mode != "" {
+		gone := l.replace(j.old.ID, j.change.Policy)
+		return &coverage{before: l, after: gone}
+	}
+	// Without what keeps tags, both are the same: what the policy newly selects isn't uncovered.
+	before := *j.change.Policy
+	before.keep, before.guard.neverBelow = old.keep, old.guard.neverBelow
+	if before.Equal(*j.change.Policy) {
+		return nil
+	}
+	return &coverage{before: l.replace(j.old.ID, &before), after: l.replace(j.old.ID, j.change.Policy)}
+}
+
+// replace returns the policies with another one in place of one of them; nil: without that.
+func (l *policies) replace(id string, policy *Policy) *policies {
+	out := *l
+	change := func(list []Saved) (changed []Saved) {
+		for _, s := range list {
+			switch {
+			case s.ID != id:
+			case policy == nil:
+				continue
+			default:
+				s.Policy = *policy
+			}
+			changed = append(changed, s)
+		}
+		return changed
+	}
+	out.defaults, out.namespace = change(l.defaults), change(l.namespace)
+	out.repositories = make(map[int64][]Saved, len(l.repositories))
+	for repository, list := range l.repositories {
+		if list = change(list); len(list) > 0 {
+			out.repositories[repository] = list
+		}
+	}
+	return &out
+}
+
+// compare finds the tags that would be deleted after the change and not before.
+func (j *judging) compare(ctx context.Context, s *snapshot, c *coverage, target catalog.Repository) error {
+	judge := func(l *policies) (*Verdict, *tagReader, error) {
+		rules, saved := l.of(target)
+		rules.Now, rules.IgnoreWaits = s.Now, true
+		r := j.reader(s, target, saved)
+		v, err := Evaluate(rules, r.repository(ctx))
+		if err == nil {
+			r.verdicts = []*Verdict{v}
+		}
+		return v, r, err
+	}
+	before, read, err := judge(c.before)
+	if err != nil {
+		return err
+	}
+	after, reread, err := judge(c.after)
+	if err != nil {
+		return err
+	}
+	next, stop := iter.Pull2(read.tags(ctx))
+	defer stop()
+	for t, err := range reread.tags(ctx) {
+		same, old, there := next()
+		if err = cmp.Or(err, old); err != nil {
+			return err
+		}
+		if !there || same.Name != t.Name { // can't be: both read the same snapshot
+			return fmt.Errorf("judging %s: its tags are read in different orders", target.Path)
+		}
+		if after.Decide(t.tag).Delete && !before.Decide(same.tag).Delete {
+			j.uncovered.add(target.Path + ":" + t.Name)
+		}
+	}
+	return nil
+}

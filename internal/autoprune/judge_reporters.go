@@ -1,0 +1,52 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/purser-registry/purser/internal/hold"
+)
+
+// reporters looks for the reporters of a namespace, if the policy needs them: it requires some, or
+// takes for unused what nodes have and run.
+func (j *judging) reporters(ctx context.Context, namespace int64) error {
+	if j.policy == nil {
+		return nil
+	}
+	absent, err := hold.NotLive(ctx, j.p.db.Pool, namespace, j.policy.guard.reporters)
+	if err != nil {
+		return err
+	}
+	for _, a := range absent {
+		if a.Reported == nil && !slices.Contains(j.strangers.first, a.Reporter) {
+			j.strangers.add(a.Reporter)
+		}
+	}
+	if j.policy.method != LastPulled {
+		return nil
+	}
+	live, err := hold.AnyLive(ctx, j.p.db.Pool, namespace)
+	if err != nil || live {
+		return err
+	}
+	var name string
+	if err := j.p.db.Pool.QueryRow(ctx, "SELECT name FROM top_level_namespaces WHERE id = $1", namespace).Scan(&name); err != nil {
+		return fmt.Errorf("looking for reporters: %w", err)
+	}
+	j.unreported.add(name)
+	return nil
+}
+
+// ofReporters returns the warnings about what is deployed.
+func (j *judging) ofReporters() (list []Warning) {
+	if e := j.strangers; e.n > 0 {
+		list = append(list, Warning{Code: UnknownReporter, Number: e.n, Examples: e.first,
+			Text: "it requires reporters that have never reported, and rests until they do"})
+	}
+	if e := j.unreported; e.n > 0 {
+		list = append(list, Warning{Code: LastUseUnproved, Number: e.n, Examples: e.first,
+			Text: "last use is no proof: a node that has an image sends nothing when it starts it, and no reporter holds what runs in " + count(e.n, "namespace")})
+	}
+	return list
+}

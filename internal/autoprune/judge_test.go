@@ -1,0 +1,146 @@
+package autoprune_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// judged returns the warnings of a new policy by code.
+func (r *registry) judged(t autoprune.Target, text string) map[autoprune.WarningCode]autoprune.Warning {
+	r.t.Helper()
+	p := policy(r.t, text)
+	return r.judgedChange(t, autoprune.Change{Policy: &p})
+}
+
+func (r *registry) judgedChange(t autoprune.Target, c autoprune.Change) map[autoprune.WarningCode]autoprune.Warning {
+	r.t.Helper()
+	list, err := r.pruner.Judge(r.t.Context(), t, c)
+	r.must(err)
+	found := make(map[autoprune.WarningCode]autoprune.Warning)
+	for _, w := range list {
+		found[w.Code] = w
+	}
+	return found
+}
+
+// TestJudge: what a policy surely wasn't meant to do must be told by the tags that there are, and
+// nothing else.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web, api := r.repository("app/web"), r.repository("app/api")
+	for _, name := range []string{"latest", "prod", "pr-1", "pr-2", "v1.2.0", "v1.3.0", "v1.3.0-rc.1", "main", "sprint-7"} {
+		r.tag(web, name, "m-"+name, time.Hour)
+	}
+	for _, name := range []string{"edge", "nightly", "pr-9", "x"} {
+		r.tag(api, name, "m-"+name, 100*24*time.Hour)
+	}
+	namespace, repository := autoprune.Target{Namespace: "app"}, autoprune.Target{Repository: "app/web"}
+	for _, c := range []struct {
+		of           autoprune.Target
+		policy, want string // codes
+		example      string
+	}{
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-[0-9]+$"}`, "", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-*"}`, "shell_pattern", "app/web:prod"},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "pr-"}`, "unanchored", "app/api:pr-9"},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "rc"}`, "unanchored", "app/web:v1.3.0-rc.1"},
+		{namespace, `{"method": "creation_date", "olderThan": "6m", "tagPattern": "^pr-"}`, "short_age", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d"}`, "selects_latest selects_releases", "app/web:latest"},
+		{repository, `{"method": "last_pulled", "olderThan": "30d"}`, "last_use_unproved selects_latest selects_releases", "app/web:latest"},
+		{namespace, `{"method": "creation_date", "olderThan": "1m"}`, "selects_latest selects_most selects_releases short_age", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "keep": [{"versions": "releases"}, {"tagPattern": "^(latest|main)$"}]}`, "", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-", "keep": [{"tagPattern": "^relaese"}, {"newest": 2}]}`, "keeps_nothing", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^[^v]"}`, "selects_latest", "app/web:latest"},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v*"}`, "every_tag selects_latest selects_releases shell_pattern", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v", "tagPatternMatches": false}`, "selects_latest", "app/web:latest"},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v*", "tagPatternMatches": false}`, "no_tag", ""},
+		{namespace, `{"method": "number_of_tags", "numTags": 100}`, "", ""},
+		{namespace, `{"method": "number_of_tags", "numTags": 3}`, "selects_most selects_releases selects_latest", ""},
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/wbe"]}`, "no_repository", ""},
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/web", "app/apis/**"]}`, "no_repository", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "6m", "mode": "off"}`, "", ""},
+		{autoprune.Target{}, `{"method": "number_of_tags", "numTags": 100}`, "reaches", "app"},
+	} {
+		found := r.judged(c.of, c.policy)
+		var codes, examples []string
+		for code, w := range found {
+			codes, examples = append(codes, string(code)), append(examples, w.Examples...)
+		}
+		slices.Sort(codes)
+		want := strings.Fields(c.want)
+		slices.Sort(want)
+		if !slices.Equal(codes, want) {
+			t.Errorf("%s: the warnings are %v, want %v (%v)", c.policy, codes, want, found)
+		}
+		if c.example != "" && !slices.Contains(examples, c.example) {
+			t.Errorf("%s: %v don't name %s", c.policy, examples, c.example)
+		}
+	}
+	if w := r.judged(namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/wbe"]}`)[autoprune.NoRepository]; !strings.Contains(w.Text, "default policies don't apply") {
+		t.Errorf("a policy that never matches says %q", w.Text)
+	}
+}
+
+// TestJudgeUncovers: what a policy, or a keep rule of it, keeps from others must be told before it is
+// taken away, also if the registry's defaults apply then.
+func TestJudgeUncovers(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.Grace = time.Hour })
+	web := r.repository("app/web")
+	for _, name := range []string{"a", "b", "keep-1", "keep-2"} {
+		r.tag(web, name, "m-"+name, 10*24*time.Hour)
+	}
+	app := autoprune.Target{Namespace: "app"}
+	keeper := r.policy(app, `{"method": "creation_date", "olderThan": "90d", "keep": [{"tagPattern": "^keep"}]}`)
+	r.policy(app, `{"method": "number_of_tags", "numTags": 1}`)
+	r.exec("UPDATE namespaceautoprunepolicy SET active_from = NULL")
+	want := func(c autoprune.Change, n int64) {
+		t.Helper()
+		if w := r.judgedChange(app, c)[autoprune.Uncovers]; w.Number != n || int(n) != len(w.Examples) {
+			t.Errorf("the change uncovers %+v, want %d", w, n)
+		}
+	}
+	same := policy(t, `{"method": "creation_date", "olderThan": "90d", "keep": [{"tagPattern": "^keep"}]}`)
+	older := policy(t, `{"method": "creation_date", "olderThan": "5d", "keep": [{"tagPattern": "^keep"}]}`)
+	without := policy(t, `{"method": "creation_date", "olderThan": "90d"}`)
+	off := policy(t, `{"method": "creation_date", "olderThan": "90d", "mode": "off", "keep": [{"tagPattern": "^keep"}]}`)
+	want(autoprune.Change{ID: keeper, Policy: &same}, 0)
+	want(autoprune.Change{ID: keeper, Policy: &older}, 0)
+	want(autoprune.Change{ID: keeper, Policy: &without}, 1) // keep-2 is the newest
+	want(autoprune.Change{ID: keeper, Policy: &off}, 1)
+	want(autoprune.Change{ID: keeper}, 1)
+
+	r.run()
+	if got := r.tags(web); !slices.Equal(got, []string{"keep-1", "keep-2"}) {
+		t.Fatalf("%v stay", got)
+	}
+	r.must(r.pruner.Delete(t.Context(), app, keeper))
+	r.run()
+	if got := r.tags(web); !slices.Equal(got, []string{"keep-1", "keep-2"}) {
+		t.Fatalf("in the grace period of what was taken away, %v stay", got)
+	}
+	r.exec("UPDATE autopruneuncovered SET until = now() - interval '1s'")
+	r.run()
+	if got := r.tags(web); !slices.Equal(got, []string{"keep-2"}) {
+		t.Errorf("after the grace period, %v stay", got)
+	}
+}
+
+// TestJudgeUncoversDefaults: deleting a namespace's last policy lets the defaults apply.
+func TestJudgeUncoversDefaults(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.repository("app/web")
+	r.tag(web, "old", "m", 10*24*time.Hour)
+	app := autoprune.Target{Namespace: "app"}
+	r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "5d"}`)
+	own := r.policy(app, `{"method": "creation_date", "olderThan": "90d"}`)
+	if w := r.judgedChange(app, autoprune.Change{ID: own})[autoprune.Uncovers]; w.Number != 1 {
+		t.Errorf("deleting the last policy uncovers %+v", w)
+	}
+}

@@ -1,0 +1,373 @@
+package autoprune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// This file is about policies that rest: they are on, and delete nothing of a namespace until
+// somebody has confirmed what they surely weren't meant to do, or until the reporters have reported
+// that they require. A policy that rests waits, as outside its windows, so that no other policy
+// deletes more.
+
+// rest is a row of autoprunerests: what is known of a policy in a namespace, in one version.
+type rest struct {
+	Version   int64
+	Warnings  []Warning // it rests until somebody confirms them
+	Confirmed []WarningCode
+	Judged    bool // it was judged in the namespace, and may delete there
+	Reporters []string
+	Since     time.Time
+}
+
+// queueRests reads the rows of autoprunerests of a namespace.
+func (l *policies) queueRests(b *pgx.Batch, namespace int64) {
+	l.rests = make(map[string]rest)
+	b.Queue("SELECT policy, version, warnings, confirmed, judged, reporters, since FROM autoprunerests WHERE namespace_id = $1", namespace).
+		Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var id string
+				var r rest
+				var warnings []byte
+				if err := rows.Scan(&id, &r.Version, &warnings, &r.Confirmed, &r.Judged, &r.Reporters, &r.Since); err != nil {
+					return err
+				}
+				if warnings != nil {
+					if err := json.Unmarshal(warnings, &r.Warnings); err != nil {
+						return err
+					}
+				}
+				l.rests[id] = r
+			}
+			return rows.Err()
+		})
+}
+
+// restOf returns what is known of a policy in its version.
+func (l *policies) restOf(s Saved) rest {
+	if r, ok := l.rests[s.ID]; ok && r.Version == s.Version {
+		return r
+	}
+	return rest{}
+}
+
+// unconfirmed returns why the policy waits for a confirmation; "" if it doesn't.
+func (l *policies) unconfirmed(s Saved) string {
+	r := l.restOf(s)
+	if len(r.Warnings) == 0 {
+		return ""
+	}
+	return "it rests until somebody confirms that " + strings.Join(Sentences(r.Warnings), "; ")
+}
+
+// loadReporters looks for the reporters that policies of the namespace require.
+func (l *policies) loadReporters(ctx context.Context, q db.Querier, namespace int64) error {
+	names := make(map[string]bool)
+	for _, s := range l.all() {
+		for _, name := range s.Policy.guard.reporters {
+			names[name] = true
+		}
+	}
+	absent, err := hold.NotLive(ctx, q, namespace, slices.Sorted(maps.Keys(names)))
+	l.absent = make(map[string]hold.Absent, len(absent))
+	for _, a := range absent {
+		l.absent[a.Reporter] = a
+	}
+	return err
+}
+
+// missing returns the reporters that the policy requires and that aren't live.
+func (l *policies) missing(p *Policy) (names []string) {
+	for _, name := range p.guard.reporters {
+		if _, absent := l.absent[name]; absent {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// unreported returns why the policy waits for reporters; "" if it doesn't.
+func (l *policies) unreported(p *Policy) string {
+	var texts []string
+	for _, name := range l.missing(p) {
+		texts = append(texts, l.absent[name].String())
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return "it rests without its reporters: " + strings.Join(texts, "; ")
+}
+
+// stillReported returns errOutdated if a reporter that a policy requires isn't live any more. The
+// transaction has the lock of deletions by then.
+func (v *repositoryRun) stillReported(ctx context.Context, tx pgx.Tx) error {
+	var names []string
+	for _, a := range v.rules.Policies {
+		if a.Unreported == "" && a.Policy.guard.mode == "" {
+			names = append(names, a.Policy.guard.reporters...)
+		}
+	}
+	slices.Sort(names)
+	absent, err := hold.NotLive(ctx, tx, v.target.NamespaceID, slices.Compact(names))
+	if err == nil && len(absent) > 0 {
+		return errOutdated
+	}
+	return err
+}
+
+// judgeFirst judges the policies that select tags of the batch and haven't deleted any in the
+// namespace before, in this version. If one surely wasn't meant to delete what it would, it rests,
+// and judgeFirst returns errOutdated, so that the run goes on without it.
+func (v *repositoryRun) judgeFirst(ctx context.Context, list []candidate) error {
+	var set PolicySet
+	for i := range list {
+		set |= list[i].decision.Policies
+	}
+	rests := false
+	for place := range set.All() {
+		s := v.saved[place]
+		if v.slice.judged[s.ID] || slices.Contains(s.Confirmed, Everything) || v.slice.policies.restOf(s).Judged {
+			continue
+		}
+		one, err := v.slice.judge(ctx, s, v.rules.Policies[place].Scope, v)
+		if err != nil {
+			return err
+		}
+		rests = rests || one
+	}
+	if rests {
+		return errOutdated
+	}
+	return nil
+}
+
+// judge judges a policy before it deletes its first tag of the namespace, and stores the result.
+func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *repositoryRun) (rests bool, err error) {
+	policy := s.Policy
+	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &policy, until: time.Now().Add(max(u.p.opt.Turn, judgeWithin)),
+		pause: u.alive, change: Change{ID: s.ID, Policy: &policy}}
+	j.begin()
+	if scope == RepositoryScope {
+		err = j.repository(ctx, u.policies, nil, v.target)
+	} else {
+		err = j.namespace(ctx, u.task.namespace)
+	}
+	if err != nil && !errors.Is(err, errTimeOver) {
+		return false, err
+	}
+	known := u.policies.restOf(s).Confirmed
+	found := Unconfirmed(j.warnings(), slices.Concat(s.Confirmed, known))
+	if err := u.storeJudged(ctx, s, found); err != nil {
+		return false, err
+	}
+	if u.judged == nil {
+		u.judged = make(map[string]bool)
+	}
+	u.judged[s.ID] = len(found) == 0
+	return len(found) > 0, nil
+}
+
+// storeJudged stores that the policy may delete tags of the namespace or, if there are warnings,
+// that it rests, and tells that in the audit log.
+func (u *timeSlice) storeJudged(ctx context.Context, s Saved, found []Warning) error {
+	var warnings *string
+	if len(found) > 0 {
+		b, err := json.Marshal(found)
+		if err != nil {
+			return err
+		}
+		text := string(b)
+		warnings = &text
+	}
+	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if err := u.p.lockTask(ctx, tx, u.task); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO autoprunerests AS r (policy, namespace_id, version, warnings, judged) VALUES ($1, $2, $3, $4::jsonb, $4 IS NULL)
+			ON CONFLICT (policy, namespace_id) DO UPDATE SET version = EXCLUDED.version, warnings = EXCLUDED.warnings, judged = EXCLUDED.judged,
+				confirmed = CASE WHEN r.version = EXCLUDED.version THEN r.confirmed ELSE '{}' END,
+				reporters = CASE WHEN r.version = EXCLUDED.version THEN r.reporters END, since = now()`,
+			s.ID, u.task.namespace, s.Version, warnings)
+		if err != nil {
+			return fmt.Errorf("storing what policy %s was judged to do: %w", s.ID, err)
+		}
+		if warnings == nil {
+			return nil
+		}
+		return u.auditRest(ctx, tx, s, map[string]any{"version": s.Version, "warnings": found})
+	})
+}
+
+func (u *timeSlice) auditRest(ctx context.Context, tx pgx.Tx, s Saved, detail map[string]any) error {
+	e := audit.Entry{Kind: audit.RestAutoprune, Namespace: u.task.name, Run: u.task.run, Detail: detail}
+	e.Policy, _ = uuid.Parse(s.ID) // ids of ours are uuids
+	return audit.Append(ctx, tx, e)
+}
+
+// tellReporters stores for which reporters policies wait, in the transaction that ends the run, and
+// tells in the audit log when that has changed.
+func (u *timeSlice) tellReporters(ctx context.Context, tx pgx.Tx) error {
+	for _, s := range u.policies.all() {
+		if len(s.Policy.guard.reporters) == 0 {
+			continue
+		}
+		var missing []string
+		if s.Policy.guard.mode == "" {
+			missing = u.policies.missing(&s.Policy)
+		}
+		if slices.Equal(missing, u.policies.restOf(s).Reporters) {
+			continue
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO autoprunerests AS r (policy, namespace_id, version, reporters) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (policy, namespace_id) DO UPDATE SET version = EXCLUDED.version, reporters = EXCLUDED.reporters,
+				warnings = CASE WHEN r.version = EXCLUDED.version THEN r.warnings END,
+				confirmed = CASE WHEN r.version = EXCLUDED.version THEN r.confirmed ELSE '{}' END,
+				judged = r.judged AND r.version = EXCLUDED.version, since = now()`,
+			s.ID, u.task.namespace, s.Version, missing)
+		if err != nil {
+			return fmt.Errorf("storing for which reporters policy %s waits: %w", s.ID, err)
+		}
+		detail := map[string]any{"version": s.Version, "reporters": missing}
+		if len(missing) == 0 {
+			detail["reporters"] = []string{}
+		}
+		if err := u.auditRest(ctx, tx, s, detail); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rest is a policy that rests in a namespace.
+type Rest struct {
+	Policy     string    `json:"policy" doc:"uuid of the policy"`
+	Version    int64     `json:"version" doc:"Version of the policy, to confirm"`
+	Scope      Scope     `json:"scope"`
+	Repository string    `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
+	Warnings   []Warning `json:"warnings,omitempty" doc:"What it would do and surely wasn't meant to: it rests until somebody confirms them"`
+	Reporters  []string  `json:"reporters,omitempty" doc:"The reporters that it requires and that aren't live: it rests until they report"`
+	Text       string    `json:"text" doc:"Why it rests"`
+}
+
+// resting returns the policies of a namespace that rest.
+func (l *policies) resting() (list []Rest) {
+	for _, s := range l.all() {
+		if s.Problem != "" || s.Policy.guard.mode != "" {
+			continue
+		}
+		of := l.notice(s)
+		r := Rest{Policy: s.ID, Version: s.Version, Scope: of.Scope, Warnings: l.restOf(s).Warnings, Reporters: l.missing(&s.Policy)}
+		var texts []string
+		for _, text := range []string{l.unreported(&s.Policy), l.unconfirmed(s)} {
+			if text != "" {
+				texts = append(texts, text)
+			}
+		}
+		if r.Text = strings.Join(texts, "; "); r.Text != "" {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Rests lists the policies of a namespace that rest. It returns the error NAME_UNKNOWN if the
+// namespace doesn't exist.
+func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
+	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.load(ctx, p.db.Pool, o.namespace)
+	if err != nil {
+		return nil, err
+	}
+	list := l.resting()
+	for i, r := range list {
+		if r.Scope != RepositoryScope {
+			continue
+		}
+		err := p.db.Pool.QueryRow(ctx, "SELECT r.path FROM repositoryautoprunepolicy p JOIN repositories r ON r.id = p.repository_id WHERE p.uuid = $1", r.Policy).
+			Scan(&list[i].Repository)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, fmt.Errorf("looking for the repository of policy %s: %w", r.Policy, err)
+		}
+	}
+	return list, nil
+}
+
+// ConfirmRest confirms the warnings because of which a policy rests in a namespace, as long as it has
+// this version. It puts the namespace's task at the head of the queue. It returns NAME_UNKNOWN if the
+// namespace doesn't exist or the policy doesn't rest there for warnings, and UNSUPPORTED with status
+// 409 if the policy has another version, or there is a warning whose code isn't confirmed.
+func (p *Pruner) ConfirmRest(ctx context.Context, namespace, policy string, version int64, codes []WarningCode) error {
+	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		o, err := Target{Namespace: namespace}.find(ctx, tx, true)
+		if err != nil {
+			return err
+		}
+		// The task is locked before the row, as in the transactions of workers.
+		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
+			return err
+		}
+		l, err := p.load(ctx, tx, o.namespace)
+		if err != nil {
+			return err
+		}
+		var found *Saved
+		for _, s := range l.all() {
+			if s.ID == policy && len(l.restOf(s).Warnings) > 0 {
+				found = &s
+			}
+		}
+		if found == nil {
+			return notFound("policy %q waits for no confirmation in namespace %s", policy, namespace).WithDetail(map[string]string{"policy": policy})
+		}
+		warnings := l.restOf(*found).Warnings
+		if found.Version != version || len(Unconfirmed(warnings, codes)) > 0 {
+			return oci.Errorf(oci.Unsupported, "policy %s has version %d, and other warnings than those that were confirmed: look at it once more", policy, found.Version).
+				WithStatus(http.StatusConflict).WithDetail(map[string]any{"version": found.Version, "warnings": warnings})
+		}
+		_, err = tx.Exec(ctx, `
+			UPDATE autoprunerests SET warnings = NULL, since = now(),
+				confirmed = ARRAY(SELECT DISTINCT unnest(confirmed || $4::text[]) ORDER BY 1)
+			WHERE policy = $1 AND namespace_id = $2 AND version = $3`, policy, o.namespace, version, Codes(warnings))
+		if err != nil {
+			return err
+		}
+		e := audit.Entry{Kind: audit.ConfirmAutoprune, Namespace: namespace, Detail: map[string]any{"version": version, "warnings": warnings}}
+		e.Policy, _ = uuid.Parse(policy) // ids of ours are uuids
+		return audit.Append(ctx, tx, e)
+	})
+	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
+		return fmt.Errorf("confirming policy %s in namespace %s: %w", policy, namespace, err)
+	}
+	if err == nil {
+		p.loop.Wake()
+	}
+	return err
+}
+
+// restText describes for the task how many policies rest.
+func (u *timeSlice) restText() string {
+	if n := int64(len(u.policies.resting())); n > 0 {
+		return "; " + counted(n, "policy rests", "policies rest") + ": see the namespace's state"
+	}
+	return ""
+}

@@ -1,0 +1,162 @@
+package autoprune_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// TestRestsBeforeFirstDeletion: a policy that was harmless when it was saved and isn't when it would
+// delete its first tag must rest, say so, and wait for a confirmation, which isn't asked for again.
+func TestRestsBeforeFirstDeletion(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.repository("app/web")
+	app := autoprune.Target{Namespace: "app"}
+	p := policy(t, `{"method": "creation_date", "olderThan": "1d"}`)
+	id, err := r.pruner.CreateConfirmed(t.Context(), app, p, autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.SelectsMost}})
+	r.must(err)
+	r.run()
+	r.tag(web, "latest", "m1", 48*time.Hour)
+	r.tag(web, "main", "m2", 48*time.Hour)
+	r.run()
+	r.run()
+	if got := r.tags(web); len(got) != 2 {
+		t.Fatalf("%v stay", got)
+	}
+	rests, err := r.pruner.Rests(t.Context(), "app")
+	r.must(err)
+	if len(rests) != 1 || rests[0].Policy != id || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != autoprune.SelectsLatest {
+		t.Fatalf("these rest: %+v", rests)
+	}
+	state, err := r.pruner.Task(t.Context(), "app")
+	r.must(err)
+	if !strings.Contains(state.Status, "1 policy rests") || len(state.Rests) != 1 {
+		t.Errorf("the state is %+v", state)
+	}
+	entries := func(kind audit.Kind) int {
+		return value[int](r, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy = $2::uuid", string(kind), id)
+	}
+	if n := entries(audit.RestAutoprune); n != 1 {
+		t.Errorf("the audit log has %d entries", n)
+	}
+	preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
+	r.must(err)
+	if preview.Deleted != 0 || preview.WouldDelete != 2 || preview.Reasons[autoprune.AwaitsConfirmation] != 2 || !strings.Contains(preview.Policies[0].Notice, "confirms") {
+		t.Errorf("the preview says %+v", preview)
+	}
+	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 1, []autoprune.WarningCode{autoprune.SelectsReleases}); err == nil {
+		t.Error("another warning was confirmed")
+	}
+	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 2, []autoprune.WarningCode{autoprune.SelectsLatest}); err == nil {
+		t.Error("another version was confirmed")
+	}
+	r.must(r.pruner.UpdateConfirmed(t.Context(), app, id, p, 0, autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.SelectsMost}})) // unchanged: it rests on
+	r.run()
+	if got := r.tags(web); len(got) != 2 {
+		t.Fatalf("%v stay after saving the policy unchanged", got)
+	}
+	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 2, []autoprune.WarningCode{autoprune.SelectsLatest}))
+	r.run()
+	if got := r.tags(web); len(got) != 0 || entries(audit.ConfirmAutoprune) != 1 {
+		t.Fatalf("after the confirmation, %v stay", got)
+	}
+	r.tag(web, "latest", "m1", 48*time.Hour)
+	r.run()
+	if got := r.tags(web); len(got) != 0 || entries(audit.RestAutoprune) != 1 {
+		t.Errorf("the policy asks again: %v stay", got)
+	}
+}
+
+// TestRestsInLaterNamespace: a default policy whose warnings were confirmed for the namespaces that
+// there were must rest in a later one, and in no other.
+func TestRestsInLaterNamespace(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	old := r.repository("old/web")
+	r.tag(old, "a", "m1", 48*time.Hour)
+	p := policy(t, `{"method": "creation_date", "olderThan": "1d"}`)
+	_, err := r.pruner.CreateConfirmed(t.Context(), autoprune.Target{}, p, autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.Reaches, autoprune.SelectsMost}})
+	r.must(err)
+	later := r.repository("later/web")
+	r.tag(later, "v1.0.0", "m1", 48*time.Hour)
+	r.ensure()
+	r.run()
+	if a, b := r.tags(old), r.tags(later); len(a) != 0 || len(b) != 1 {
+		t.Errorf("%v and %v stay", a, b)
+	}
+	for namespace, n := range map[string]int{"old": 0, "later": 1} {
+		rests, err := r.pruner.Rests(t.Context(), namespace)
+		if r.must(err); len(rests) != n {
+			t.Errorf("in %s these rest: %+v", namespace, rests)
+		}
+	}
+}
+
+// reporter lets a reporter report that it runs nothing.
+func (r *registry) reporter(namespace any, name string, lease time.Duration) {
+	r.t.Helper()
+	r.exec(`INSERT INTO holdreporters (namespace_id, name, lease, expires_at) VALUES ($1, $2, $3, now() + $3::interval)
+		ON CONFLICT (namespace_id, name) DO UPDATE SET reported_at = now(), expires_at = now() + $3::interval`, namespace, name, lease)
+}
+
+// TestRequireReporter: a policy must delete nothing unless each of its reporters is live in the
+// namespace, and say why.
+func TestRequireReporter(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.repository("app/web")
+	app := autoprune.Target{Namespace: "app"}
+	id := r.policy(app, `{"method": "creation_date", "olderThan": "1d", "requireReporter": ["prod-eu", "prod-us"]}`)
+	r.policy(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-"}`)
+	r.tag(web, "main", "m1", 48*time.Hour)
+	r.tag(web, "pr-1", "m2", 48*time.Hour)
+	rests := func(want string) {
+		t.Helper()
+		r.run()
+		if got := r.tags(web); !slices.Equal(got, []string{"main"}) {
+			t.Fatalf("%v stay", got)
+		}
+		list, err := r.pruner.Rests(t.Context(), "app")
+		r.must(err)
+		if len(list) != 1 || list[0].Policy != id || !strings.Contains(list[0].Text, want) {
+			t.Errorf("these rest: %+v, want %q", list, want)
+		}
+		preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
+		r.must(err)
+		if preview.Deleted != 0 || preview.WouldDelete != 1 || preview.Reasons[autoprune.NoReporter] != 1 {
+			t.Errorf("the preview says %+v", preview)
+		}
+	}
+	entries := func() int {
+		return value[int](r, "SELECT count(*) FROM auditlog WHERE kind = 'rest_autoprune' AND policy = $1::uuid", id)
+	}
+	rests("there is no reporter prod-eu; there is no reporter prod-us")
+	other := r.repository("other/web")
+	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.reporter(other.NamespaceID, "prod-us", time.Hour) // of another namespace
+	rests("there is no reporter prod-us")
+	rests("there is no reporter prod-us")
+	if n := entries(); n != 2 {
+		t.Errorf("the audit log has %d entries", n)
+	}
+	r.reporter(nil, "prod-us", time.Hour) // of the whole registry
+	r.exec("UPDATE holdreporters SET reported_at = now() - lease / 2 WHERE name = 'prod-eu'")
+	rests("reporter prod-eu has been silent since")
+	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.run()
+	if got := r.tags(web); len(got) != 0 {
+		t.Errorf("with its reporters, %v stay", got)
+	}
+	if n := entries(); n != 4 {
+		t.Errorf("the audit log has %d entries at the end", n)
+	}
+	found := r.judged(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-", "requireReporter": ["prd-eu"]}`)
+	if w := found[autoprune.UnknownReporter]; !slices.Equal(w.Examples, []string{"prd-eu"}) {
+		t.Errorf("a name that never reported: %+v", found)
+	}
+}

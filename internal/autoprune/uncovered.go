@@ -1,0 +1,75 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// If a policy is deleted, or keeps less than before, other policies may delete what it kept from
+// them. This file lets these wait for the grace period, as a policy that is changed waits.
+
+// queueUncovered reads until when policies wait: in the whole namespace, with the key 0, and in
+// repositories.
+func (l *policies) queueUncovered(b *pgx.Batch, namespace int64) {
+	l.uncovered = make(map[int64]time.Time)
+	b.Queue("SELECT namespace_id = 0, repository_id, until FROM autopruneuncovered WHERE namespace_id IN (0, $1) AND until > now()", namespace).
+		Query(func(rows pgx.Rows) error {
+			var defaults bool
+			var repository int64
+			var until time.Time
+			_, err := pgx.ForEachRow(rows, []any{&defaults, &repository, &until}, func() error {
+				// Where the defaults don't apply, nothing was taken away.
+				if !(defaults && (l.off || len(l.namespace) > 0)) && until.After(l.uncovered[repository]) {
+					l.uncovered[repository] = until
+				}
+				return nil
+			})
+			return err
+		})
+}
+
+// uncoveredIn returns until when policies wait in a repository; zero if they don't.
+func (l *policies) uncoveredIn(repository int64) time.Time {
+	until := l.uncovered[0]
+	if own := l.uncovered[repository]; own.After(until) {
+		until = own
+	}
+	return until
+}
+
+// uncover lets policies wait for the grace period of a policy that is deleted or changed, if that may
+// let others delete what it kept. `now` is the policy as it shall be; nil: it is deleted.
+func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now *Policy) error {
+	if (&judging{old: &old, change: Change{ID: old.ID, Policy: now}}).changed(&policies{}) == nil {
+		return nil
+	}
+	policy := old.Policy
+	if now != nil && now.guard.graceGiven {
+		policy = *now
+	}
+	policy.guard.mode = ""
+	grace := p.grace(policy)
+	if grace == nil {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO autopruneuncovered AS u (namespace_id, repository_id, until) VALUES ($1, $2, now() + $3::interval)
+		ON CONFLICT (namespace_id, repository_id) DO UPDATE SET until = GREATEST(u.until, EXCLUDED.until)`, o.namespace, o.repository, *grace)
+	if err != nil {
+		return fmt.Errorf("beginning the grace period of what policy %s kept: %w", old.ID, err)
+	}
+	return nil
+}
+
+// cover ends the waiting that uncover has begun, if a policy of the same owner is saved with the
+// grace period 0s.
+func cover(ctx context.Context, tx pgx.Tx, o owner, policy Policy) error {
+	if !policy.guard.graceGiven || policy.guard.grace.Duration() > 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, "DELETE FROM autopruneuncovered WHERE namespace_id = $1 AND repository_id = $2", o.namespace, o.repository)
+	return err
+}
