@@ -16,9 +16,10 @@ import (
 // PolicyView is an auto-prune policy as answers of the API show it. The members that Quay's API
 // has too come first, then Purser's own.
 type PolicyView struct {
-	UUID              string  `json:"uuid"`
-	Method            string  `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
-	Value             any     `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	UUID   string `json:"uuid"`
+	Method string `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
+	Value  any    `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	autoprune.CountingForm
 	TagPattern        *string `json:"tagPattern" doc:"Null: all tags"`
 	TagPatternMatches bool    `json:"tagPatternMatches"`
 	RemoveOrphans     bool    `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`

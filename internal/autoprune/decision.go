@@ -30,6 +30,8 @@ const (
 	Exempt         Code = "exempt"          // an undo restored it
 	Young          Code = "young"           // younger than the age of the policy
 	AmongNewest    Code = "among_newest"    // number_of_tags
+	NoGroup        Code = "no_group"        // number_of_tags: the tag is in no group
+	TooManyGroups  Code = "too_many_groups" // number_of_tags: there are too many groups to count in each
 	RecentlyPulled Code = "recently_pulled" // last_pulled
 	WithinBytes    Code = "within_bytes"    // max_bytes
 	NoStatistics   Code = "no_statistics"   // last_pulled or max_bytes can't be judged yet
@@ -93,7 +95,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case TooOld:
 		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.age)
 	case BeyondNewest:
-		return fmt.Sprintf("not among the newest %d%s", r.policy.number, v.ofWhich(r))
+		return fmt.Sprintf("not among the newest %d%s%s", r.policy.number, r.newest.ofGroup(&t), v.ofWhich(r))
 	case NotPulled:
 		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.age)
 	case NeverPulled:
@@ -118,7 +120,11 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case Young:
 		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.age)
 	case AmongNewest:
-		return fmt.Sprintf("among the newest %d%s", r.policy.number, v.ofWhich(r))
+		return fmt.Sprintf("among the newest %d%s%s", r.policy.number, r.newest.ofGroup(&t), v.ofWhich(r))
+	case NoGroup:
+		return fmt.Sprintf("in no group by %s", quoted(r.policy.count.groupBy))
+	case TooManyGroups:
+		return fmt.Sprintf("there are more than %d groups to count in", maxGroups)
 	case RecentlyPulled:
 		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.age)
 	case NoStatistics:

@@ -31,7 +31,7 @@ type Verdict struct {
 	gone          map[int64]PolicySet
 	weighed       []weighedTag // that max_bytes policies count, while tags are surveyed
 	hasCandidates bool         // some tag may be deleted
-	groups        int          // number of groups of all keep rules
+	groups        int          // number of groups of all policies by number and keep rules
 	overflow      bool         // there are more than maxGroups
 	// readsManifests says that a policy reads Tag.MediaType, ArtifactType or Size.
 	readsManifests bool
@@ -50,12 +50,12 @@ type rule struct {
 	// orphans is now minus orphanAge. A policy with removeOrphans selects an orphan (a tag
 	// whose image isn't in the repository) that was pushed before this time.
 	orphans time.Time
-	// oldest is the rank of the oldest tag that a number_of_tags policy keeps. It is valid
-	// only if full is set: the repository has at least as many tags as the policy keeps.
+	// newest has the newest tags, for a number_of_tags policy.
+	newest *newestGroups
 	// Of a max_bytes policy, full says that the tags exceed its bytes; beyond is then the rank
 	// by last use of the most recently used tag that doesn't fit.
-	oldest, beyond rank
-	full           bool
+	beyond rank
+	full   bool
 	// unplaced is how many tags a max_bytes policy doesn't count, since it isn't known when they
 	// were last used.
 	unplaced int64
@@ -90,7 +90,8 @@ func (r *rule) counts() bool { return r.policy.method.counts() }
 //
 // Memory while Evaluate runs: 45 bytes and the name for each tag that a number_of_tags
 // policy or a keep rule keeps because it is among the newest; about 250 bytes for each
-// version that a keep rule keeps; about 200 bytes for each group of a keep rule; about 60
+// version that a keep rule keeps; about 200 bytes for each group in which a policy or a keep rule
+// counts; about 60
 // bytes for each attached tag; about 100 bytes for each image that has attached tags and for
 // each index above such an image; 60 bytes and the name for each tag that max_bytes policies
 // count, and about 100 bytes for each manifest and each blob that they let stay; nothing for
@@ -133,6 +134,9 @@ func newVerdict(rules Rules) *Verdict {
 		}
 		if applied.Policy.guard.mode != Off {
 			r.keepers = newKeepers(applied.Policy, rules.Now, rules.Pulls)
+		}
+		if r.policy.method == NumberOfTags {
+			r.newest = newNewestGroups(r.policy.count, r.policy.number, false)
 		}
 		v.readsManifests = v.readsManifests || r.policy.readsManifests()
 		for i := range r.keepers {
@@ -184,10 +188,6 @@ func newVerdict(rules Rules) *Verdict {
 // survey reads all tags. It finds the oldest tag that each number_of_tags policy and each
 // keep rule keeps, and returns the attached tags.
 func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
-	counters := make([]newest, len(v.rules))
-	for i := range v.rules {
-		counters[i].limit = v.rules[i].policy.number
-	}
 	var attached []attachedTag
 	for t, err := range repository.Tags {
 		if err != nil {
@@ -204,7 +204,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 			continue
 		}
 		v.countDoubts(&t)
-		v.count(counters, &t)
+		v.count(&t)
 		v.weigh(&t)
 		v.countKept(&t)
 		v.countFloors(&t)
@@ -218,8 +218,8 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 		if r.policy.method != NumberOfTags || r.rests != "" || r.inactive {
 			continue
 		}
-		r.oldest, r.full = counters[i].oldest()
-		v.hasCandidates = v.hasCandidates || r.waits == "" && r.full && counters[i].seen > r.policy.number
+		r.newest.settle()
+		v.hasCandidates = v.hasCandidates || r.waits == "" && r.newest.surplus
 	}
 	return attached, nil
 }
@@ -229,7 +229,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 // waits, that another policy might delete but can't judge yet, or that another policy would
 // delete if an undo hadn't exempted the tag. So neither a policy that selects nothing nor an
 // undo makes a number_of_tags policy delete a tag that it would otherwise keep.
-func (v *Verdict) count(counters []newest, t *Tag) {
+func (v *Verdict) count(t *Tag) {
 	known, remains := false, false
 	for i := range v.rules {
 		r := &v.rules[i]
@@ -246,11 +246,9 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 			}
 			known, remains = true, !v.takenFirst(t)
 		}
-		counters[i].seen++
-		if remains {
-			counters[i].add(rank{created: t.Created, name: t.Name})
-		}
+		v.groups += r.newest.see(t, remains)
 	}
+	v.limitGroups()
 }
 
 // takenFirst returns whether a policy selects the tag before policies that count tags do so,
@@ -400,10 +398,8 @@ func (r *rule) judgeConsidered(t *Tag) (code Code, selected bool) {
 	case r.policy.method == MaxBytes:
 		return r.judgeBytes(t)
 	case r.counts():
-		if r.full && (rank{created: t.Created, name: t.Name}).compare(r.oldest) < 0 {
-			return BeyondNewest, true
-		}
-		return AmongNewest, false
+		code = r.newest.judge(t)
+		return code, code == BeyondNewest
 	case !t.Created.Before(r.cutoff):
 		return Young, false
 	case r.policy.method == CreationDate:
@@ -453,7 +449,7 @@ func (v *Verdict) Notices() []Notice {
 			continue
 		}
 		texts := v.keptNotices(i)
-		for _, reason := range []string{v.unplacedNotice(i), v.rules[i].doubtNotice(), v.rules[i].waits, v.rules[i].rests} {
+		for _, reason := range []string{v.unplacedNotice(i), v.rules[i].newest.notice(), v.rules[i].doubtNotice(), v.rules[i].waits, v.rules[i].rests} {
 			if reason != "" {
 				texts = slices.Insert(texts, 0, reason)
 			}

@@ -6,10 +6,6 @@ import (
 	"time"
 )
 
-// maxGroups is how many groups the keep rules with groupBy or versions that apply to a
-// repository may have in total. A group takes about 200 bytes while tags are judged.
-var maxGroups = 100_000
-
 // keeper is a keep rule prepared for a repository.
 type keeper struct {
 	keepRule
@@ -20,13 +16,13 @@ type keeper struct {
 	// overflow says that there are too many groups. The rule then keeps every tag that
 	// belongs to a group.
 	overflow bool
-	// tags and versions have the newest tags or versions of each group. They are needed only
-	// while the tags are surveyed.
-	tags     map[string]*newest
+	// tags has the newest tags of each group.
+	tags *newestGroups
+	// versions has the newest versions of each group. It is needed only while the tags are
+	// surveyed.
 	versions map[string]*newestVersions
-	// oldestTag and oldestVersion are the oldest of the newest N tags or versions of those
-	// groups that have at least N: what is older isn't kept. Of other groups everything is.
-	oldestTag     map[string]rank
+	// oldestVersion has the oldest of the newest N versions of those groups that have at least N:
+	// what is older isn't kept. Of other groups everything is.
 	oldestVersion map[string]*version
 }
 
@@ -40,7 +36,7 @@ func newKeepers(policy Policy, now time.Time, pulls PullRecord) []keeper {
 			k.cutoff = now.Add(-rule.used.Duration())
 			k.unknown = pulls.problem(rule.used, k.cutoff)
 		case keepNewest:
-			k.tags, k.oldestTag = make(map[string]*newest), make(map[string]rank)
+			k.tags = newNewestGroups(rule.counting, rule.newest, true)
 		case keepVersions:
 			k.versions, k.oldestVersion = make(map[string]*newestVersions), make(map[string]*version)
 		case keepPattern:
@@ -51,15 +47,6 @@ func newKeepers(policy Policy, now time.Time, pulls PullRecord) []keeper {
 
 // counts returns whether the rule keeps a number of tags or of versions.
 func (k *keeper) counts() bool { return k.newest > 0 }
-
-// group returns the group of a tag for a rule that counts tags. ok is false if the tag
-// belongs to none.
-func (k *keeper) group(tag string) (key string, ok bool) {
-	if k.groupBy.IsZero() {
-		return "", true
-	}
-	return k.groupBy.Group(tag)
-}
 
 // version returns the version in a tag's name, and its group. ok is false if the rule keeps
 // no such tag.
@@ -74,29 +61,21 @@ func (k *keeper) version(tag string) (v version, key string, ok bool) {
 	return v, v.variant, true
 }
 
-// grouped returns whether the rule has any number of groups.
-func (k *keeper) grouped() bool { return k.kind == keepVersions || !k.groupBy.IsZero() }
+// overflows is called when there are too many groups.
+func (k *keeper) overflows() {
+	if k.kind == keepVersions || k.grouped() {
+		k.overflow, k.versions = true, nil
+		k.tags.overflows()
+	}
+}
 
 // see counts a tag, and returns the number of groups that this adds.
 func (k *keeper) see(t *Tag) (added int) {
-	if k.overflow {
+	switch {
+	case k.kind == keepNewest:
+		return k.tags.see(t, true)
+	case k.overflow:
 		return 0
-	}
-	if k.kind == keepNewest {
-		key, ok := k.group(t.Name)
-		if !ok {
-			return 0
-		}
-		group := k.tags[key]
-		if group == nil {
-			group = &newest{limit: k.newest}
-			k.tags[key] = group
-			if k.grouped() {
-				added = 1
-			}
-		}
-		group.add(rank{created: t.Created, name: t.Name})
-		return added
 	}
 	v, key, ok := k.version(t.Name)
 	if !ok {
@@ -113,17 +92,15 @@ func (k *keeper) see(t *Tag) (added int) {
 
 // settle is called when all tags were counted.
 func (k *keeper) settle() {
-	for key, group := range k.tags {
-		if r, full := group.oldest(); full {
-			k.oldestTag[key] = r
-		}
+	if k.tags != nil {
+		k.tags.settle()
 	}
 	for key, group := range k.versions {
 		if v := group.oldest(); v != nil {
 			k.oldestVersion[key] = v
 		}
 	}
-	k.tags, k.versions = nil, nil
+	k.versions = nil
 }
 
 // keeps returns whether the rule keeps a tag that its policy considers, and the code of the
@@ -134,12 +111,8 @@ func (k *keeper) keeps(t *Tag, orphan bool) (Code, bool) {
 	}
 	switch k.kind {
 	case keepNewest:
-		key, ok := k.group(t.Name)
-		if !ok {
-			return "", false
-		}
-		oldest, full := k.oldestTag[key]
-		return KeptNewest, !full || rank{created: t.Created, name: t.Name}.compare(oldest) >= 0
+		code := k.tags.judge(t)
+		return KeptNewest, code == AmongNewest || code == TooManyGroups
 	case keepVersions:
 		v, key, ok := k.version(t.Name)
 		if !ok {
@@ -180,15 +153,7 @@ func (v *Verdict) countKept(t *Tag) {
 			}
 		}
 	}
-	if v.groups <= maxGroups || v.overflow {
-		return
-	}
-	v.overflow = true
-	for k := range v.keepers() {
-		if k.grouped() {
-			k.overflow, k.tags, k.versions = true, nil, nil
-		}
-	}
+	v.limitGroups()
 }
 
 // keepers yields the keep rules of all policies.

@@ -25,7 +25,6 @@ func (r rank) compare(other rank) int {
 // these `limit` ranks. It never holds more than `limit` ranks.
 type newest struct {
 	limit int
-	seen  int // number of tags that the policy considers, added or not
 	ranks ranks
 }
 

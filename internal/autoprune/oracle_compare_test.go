@@ -14,7 +14,7 @@ import (
 
 // oracleKinds are the reasons for which some tag of the drawn scenes must go or stay.
 var oracleKinds = []string{
-	"goes: age", "goes: last use", "goes: number", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
+	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
 	"goes by a policy of default", "goes by a policy of setting", "goes by a policy of namespace", "goes by a policy of repository",
 	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: usedWithin without statistics", "kept: pattern",
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
@@ -54,6 +54,8 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 			"waits":                               f.waits,
 			"its last use isn't known":            f.unplaced,
 			"in doubt":                            f.doubted,
+			"in no group":                         f.ungrouped,
+			"too many groups":                     f.tooMany && !f.goes,
 		}
 		for _, selected := range f.selected {
 			if f.goes {
@@ -136,7 +138,7 @@ func TestOracle(t *testing.T) {
 func TestOracleManyGroups(t *testing.T) { //nolint:paralleltest // see above
 	autoprune.SetMaxGroups(6)
 	defer autoprune.SetMaxGroups(100_000)
-	compareScenes(t, testscale.Pick(30, 1000), 6, []string{"kept: too many groups", "kept: newest of group"})
+	compareScenes(t, testscale.Pick(30, 1000), 6, []string{"kept: too many groups", "kept: newest of group", "too many groups", "goes: number of group"})
 }
 
 func compareScenes(t *testing.T, scenes, maxGroups int, kinds []string) {

@@ -8,19 +8,7 @@ import (
 )
 
 // oracleKeeps applies the keep rules of all policies to all tags.
-func oracleKeeps(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
-	groups := 0
-	for _, r := range rules {
-		for _, k := range r.Keep {
-			found := map[string]bool{}
-			for _, t := range tags {
-				if group, _, ok := k.group(t.name); ok && k.grouped() && r.counts(in, t, fates[t.name]) {
-					found[group] = true
-				}
-			}
-			groups += len(found)
-		}
-	}
+func oracleKeeps(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate, tooMany bool) {
 	for _, r := range rules {
 		for _, t := range tags {
 			if f := fates[t.name]; len(r.Keep) > 0 && r.inDoubt(in, t) {
@@ -33,7 +21,7 @@ func oracleKeeps(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 				if !r.looksAt(in, t) {
 					continue
 				}
-				if kind := k.keeps(in, r, tags, fates, t, groups > in.maxGroups); kind != "" {
+				if kind := k.keeps(in, r, tags, fates, t, tooMany); kind != "" {
 					f := fates[t.name]
 					f.kept = append(f.kept, kind+" "+strconv.Itoa(r.index))
 					fates[t.name] = f

@@ -172,6 +172,9 @@ func drawOraclePolicy(t *rapid.T, namespace string) (p oraclePolicy, key string)
 		more.WriteString(`, "keep": [` + strings.Join(keeps, ", ") + "]")
 	}
 	more.WriteString(drawOracleSafeguards(t))
+	if method == "number_of_tags" {
+		more.WriteString(drawOracleCounting(t))
+	}
 	key = p.scope + method + value + more.String()
 	p.text = fmt.Sprintf(`{"method": %q, %q: %s%s}`, method, draw(t, own, own, "value"), value, more.String())
 	return p, key

@@ -71,6 +71,8 @@ type oracleFate struct {
 	unjudged            bool // a policy by last use can't judge the tag, or a policy is in doubt about it
 	doubted             bool // a policy is in doubt about it, so that policies by number don't count it
 	waits               bool // a policy that waits selects the tag
+	tooMany             bool // a policy by number would select it but for too many groups
+	ungrouped           bool // it is in no group of a policy by number that looks at it
 	unplaced            bool // a max_bytes policy doesn't know when it was last used
 }
 
@@ -79,6 +81,7 @@ type oracleRule struct {
 	index             int
 	Method            string
 	NumTags           *json.Number
+	GroupBy           *string
 	MaxBytes          *oracleSize
 	OlderThan         *string
 	Value             json.RawMessage
@@ -326,13 +329,14 @@ func oracle(in oracleInput) map[string]oracleFate {
 	}
 	selecting = oracleCaps(in, selecting, fates)
 	oracleByAge(in, selecting, tags, fates)
-	byNumber, byBytes := oracleByNumber(in, selecting, tags, fates), oracleByBytes(in, selecting, tags, fates)
+	tooMany := oracleGroups(in, selecting, rules, tags, fates) > in.maxGroups
+	byNumber, byBytes := oracleByNumber(in, selecting, tags, fates, tooMany), oracleByBytes(in, selecting, tags, fates)
 	for _, t := range tags {
 		f := fates[t.name]
 		f.selected = slices.Concat(f.selected, byNumber[t.name], byBytes[t.name])
 		fates[t.name] = f
 	}
-	oracleKeeps(in, rules, tags, fates)
+	oracleKeeps(in, rules, tags, fates, tooMany)
 	oracleFloors(rules, tags, fates)
 	for _, t := range tags {
 		f := fates[t.name]
@@ -389,32 +393,34 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 
 // oracleByNumber applies the policies by number to the tags that no policy by age or last use
 // selects. It returns the tags that they select.
-func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) map[string][]string {
+func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate, tooMany bool) map[string][]string {
 	selected := map[string][]string{}
 	for _, r := range rules {
 		if r.Method != "number_of_tags" || r.waits(in) {
 			continue
 		}
-		var looked, counted []oracleTag
-		for _, t := range tags {
-			f := fates[t.name]
-			if r.looksAt(in, t) && !f.protected && !t.exempt[r.index] && !(f.orphan && r.removesOrphans()) {
-				looked = append(looked, t)
-				if len(f.selected) == 0 && !f.exempt && !f.unjudged && !f.waits {
-					counted = append(counted, t)
-				}
-			}
+		kind := "number "
+		if r.grouped() {
+			kind = "number of group "
 		}
+		looked, counted := oracleCounted(in, r, tags, fates)
 		// The policy deletes tags that it doesn't count, too.
 		for _, t := range looked {
 			newer := 0
+			group, _ := r.groupOf(t)
 			for _, u := range counted {
-				if u.newer(t) {
+				if other, _ := r.groupOf(u); other == group && u.newer(t) {
 					newer++
 				}
 			}
-			if newer >= r.number() {
-				selected[t.name] = append(selected[t.name], "number "+strconv.Itoa(r.index))
+			switch {
+			case newer < r.number():
+			case r.grouped() && tooMany:
+				f := fates[t.name]
+				f.tooMany = true
+				fates[t.name] = f
+			default:
+				selected[t.name] = append(selected[t.name], kind+strconv.Itoa(r.index))
 			}
 		}
 	}

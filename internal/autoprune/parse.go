@@ -32,7 +32,7 @@ var (
 	// fieldsWithoutKeep are the fields that say which tags a policy selects, and when it
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
-		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
+		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldGroupBy, fieldPattern, fieldMatches, fieldOrphans,
 		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged, fieldReporters,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
@@ -71,6 +71,8 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - numTags, for number_of_tags: a whole number from 1 to [MaxNumTags].
 //   - maxBytes, for max_bytes: a size, see [ParseSize].
 //   - value: another name for olderThan, numTags or maxBytes; only one of the two may be given.
+//   - groupBy, for number_of_tags: a pattern with parentheses, see [CountingForm]. Left out or
+//     null: all tags are counted together.
 //   - tagPattern: the pattern of the tags that the policy looks at, see
 //     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: true if the policy looks at the tags that match tagPattern, false
@@ -123,6 +125,9 @@ func readPolicy(fields map[string]json.RawMessage) (p Policy, err error) {
 		p.age, err = readAge(fields, p.method)
 	}
 	if err != nil {
+		return Policy{}, err
+	}
+	if p.count, err = readCounting(fields, p.method); err != nil {
 		return Policy{}, err
 	}
 	if p.pattern, err = readPattern(fieldPattern, fields[fieldPattern]); err != nil {

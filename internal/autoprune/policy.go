@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -35,9 +36,10 @@ const MaxNumTags = 1_000_000_000
 // Several goroutines may use a Policy.
 type Policy struct {
 	method  Method
-	age     Age   // CreationDate, LastPulled
-	number  int   // NumberOfTags
-	bytes   int64 // MaxBytes
+	age     Age      // CreationDate, LastPulled
+	number  int      // NumberOfTags
+	count   counting // NumberOfTags
+	bytes   int64    // MaxBytes
 	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
 	orphans bool // orphans are deleted, see RemovesOrphans
@@ -96,6 +98,7 @@ func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
 		p.number == other.number &&
+		p.count.form() == other.count.form() &&
 		p.bytes == other.bytes &&
 		p.pattern.String() == other.pattern.String() &&
 		p.exclude == other.exclude &&
@@ -118,7 +121,7 @@ func (p Policy) String() string {
 	var text string
 	switch p.method {
 	case NumberOfTags:
-		text = fmt.Sprintf("%s numTags %d", p.method, p.number)
+		text = strings.TrimSpace(fmt.Sprintf("%s numTags %d %s", p.method, p.number, p.count.form()))
 	case CreationDate, LastPulled:
 		text = fmt.Sprintf("%s olderThan %s", p.method, p.age)
 	case MaxBytes:
@@ -150,10 +153,11 @@ func (p Policy) String() string {
 
 // policyJSON is the JSON form of a policy, in the API and in the database.
 type policyJSON struct {
-	Method            Method `json:"method"`
-	OlderThan         string `json:"olderThan,omitempty"`
-	NumTags           int    `json:"numTags,omitempty"`
-	MaxBytes          string `json:"maxBytes,omitempty"`
+	Method    Method `json:"method"`
+	OlderThan string `json:"olderThan,omitempty"`
+	NumTags   int    `json:"numTags,omitempty"`
+	MaxBytes  string `json:"maxBytes,omitempty"`
+	CountingForm
 	TagPattern        string `json:"tagPattern,omitempty"`
 	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
 	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
@@ -179,7 +183,7 @@ func (p Policy) form() (policyJSON, error) {
 		return policyJSON{}, errors.New("autoprune: the zero policy has no JSON form")
 	}
 	form := policyJSON{
-		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, MaxBytes: formatSize(p.bytes), TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
+		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, MaxBytes: formatSize(p.bytes), CountingForm: p.Counting(), TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
 		SelectorForm: p.Selectors(), SafeguardForm: p.Safeguards(), Keep: p.Keep(),
 	}
 	if !p.pattern.IsZero() {

@@ -52,7 +52,7 @@ const (
 type keepRule struct {
 	kind     keepKind
 	newest   int            // keepNewest; keepVersions, but not Releases
-	groupBy  oci.TagPattern // keepNewest; zero: all tags are one group
+	counting                // keepNewest
 	used     Age            // keepUsed
 	pattern  oci.TagPattern // keepPattern
 	versions Versions       // keepVersions

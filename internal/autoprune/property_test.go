@@ -84,9 +84,16 @@ func drawPlainPolicy() *rapid.Generator[string] {
 		case 2, 3:
 			text += "+orphans"
 		}
-		return text + rapid.SampledFrom([]string{"", ":.*", ":^pr-", ":!^v", ":[a-z]+[0-9]$", ":^(pr-|sha256-)"}).Draw(t, "pattern") +
+		if strings.HasPrefix(text, "number_of_tags") {
+			return text + drawPattern(t) + drawCounting(t)
+		}
+		return text + drawPattern(t) +
 			rapid.SampledFrom([]string{"", "", "", ` where "mediaTypes": ["a"]`, ` where "largerThan": "2"`}).Draw(t, "selectors")
 	})
+}
+
+func drawPattern(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"", ":.*", ":^pr-", ":!^v", ":[a-z]+[0-9]$", ":^(pr-|sha256-)"}).Draw(t, "pattern")
 }
 
 func drawName() *rapid.Generator[string] {
@@ -257,8 +264,7 @@ func (s scene) selected(i int) []autoprune.Tag {
 		if !s.counts(i) || orphan(one) && p.RemovesOrphans() {
 			return !s.first(i, one)
 		}
-		number := p.Value().(int)
-		return len(remaining) < number || newestFirst(one, remaining[number-1]) <= 0
+		return !s.beyondNewest(i, one, remaining)
 	})
 }
 

@@ -105,9 +105,10 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 // PolicyForm describes a policy in requests. It is exported because huma makes JSON schemas
 // only of exported types.
 type PolicyForm struct {
-	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes" doc:"How tags are selected"`
-	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
-	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
+	Method    string `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes" doc:"How tags are selected"`
+	OlderThan string `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
+	NumTags   int    `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
+	autoprune.CountingForm
 	MaxBytes          string  `json:"maxBytes,omitempty" doc:"For max_bytes: how much the most recently used tags of a repository, which stay, may store" example:"50GiB"`
 	Value             any     `json:"value,omitempty" doc:"Another name for olderThan, numTags or maxBytes, in place of it; for the first two it is Quay's"`
 	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
@@ -125,7 +126,7 @@ func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 
 func viewPolicy(s autoprune.Saved) api.PolicyView {
 	v := api.PolicyView{
-		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(),
+		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), CountingForm: s.Policy.Counting(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(),
 		SafeguardForm: s.Policy.Safeguards(), Keep: s.Policy.Keep(),
 		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, Version: s.Version, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
 	}

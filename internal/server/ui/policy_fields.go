@@ -33,6 +33,7 @@ func (f policyForm) Fields(names ...string) []textField {
 var editorFields = map[string]textField{
 	"olderThan":         {Label: "Older than", Example: "90d", Hint: "A number and s, m, h, d, w or y."},
 	"numTags":           {Label: "Newest tags that stay", Example: "100", Number: true, Hint: "In each repository."},
+	"groupBy":           {Label: "Newest in each group by", Example: `^(.+)-[0-9a-f]{7,40}$`, Hint: "What the parentheses capture in the name, such as the branch. A tag in no group stays. Empty: no groups."},
 	"maxBytes":          {Label: "May store at most", Example: "10 GiB", Hint: "In each repository: a number and kB, MB, GB, TB, KiB, MiB, GiB or TiB."},
 	"tagPattern":        {Label: "Pattern", Example: "^pr-", Hint: "A regular expression (RE2), found anywhere in the name unless it has ^ and $. Empty: all tags."},
 	"repositories":      {Label: "Only in repositories", Example: "acme/web/**", Hint: "* is any text without a slash, ** any text. Commas between them."},

@@ -24,14 +24,14 @@ import (
 // Members of a policy that have a field, by the kind of their value. Members that can't be shown in
 // their field, such as a list with an element that has a comma, stay in Others.
 var (
-	textMembers   = []string{"olderThan", "maxBytes", "tagPattern", "largerThan", "smallerThan", "mode", "grace", "keepUntagged"}
+	textMembers   = []string{"olderThan", "maxBytes", "groupBy", "tagPattern", "largerThan", "smallerThan", "mode", "grace", "keepUntagged"}
 	numberMembers = []string{"numTags", "maxDeleted", "maxDeletedPercent", "neverBelow"}
 	sizeMembers   = []string{"maxBytes", "largerThan", "smallerThan"} // of textMembers
 	listMembers   = []string{"repositories", "mediaTypes", "artifactTypes", "platforms"}
 	// readMembers are the members of answers that no request sets.
 	readMembers = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 	// memberOrder is the order in which a document is shown.
-	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
+	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
 		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"keepUntagged"})
 )
 
@@ -186,6 +186,9 @@ func amountMember(method string) string {
 func isAmount(name string) bool {
 	return name == "olderThan" || name == "numTags" || name == "maxBytes"
 }
+
+// counts says whether the form's policy counts tags, so that it may have groups.
+func (f policyForm) counts() bool { return f.Method == string(autoprune.NumberOfTags) }
 
 // renameValue gives the member value, which is another name for the age, the number or the size,
 // the name that fits the method.
@@ -365,7 +368,7 @@ func (f policyForm) document() (document, error) {
 	}
 	put("method", f.Method)
 	for _, name := range textMembers {
-		if text := f.Text[name]; text != "" && (!isAmount(name) || name == amountMember(f.Method)) {
+		if text := f.Text[name]; text != "" && (!isAmount(name) || name == amountMember(f.Method)) && (name != "groupBy" || f.counts()) {
 			put(name, text)
 		}
 	}

@@ -18,6 +18,7 @@ var members = map[string][]string{
 	"olderThan":         {`"90d"`, `"5"`, `7`, `" 1d"`},
 	"maxBytes":          {`"50GiB"`, `"x"`, `"50 GiB"`, `5`},
 	"numTags":           {`5`, `1e3`, `"x"`},
+	"groupBy":           {`"^(v)"`, `7`, `" (a)"`},
 	"tagPattern":        {`"^pr-"`, `"a\nb"`, `"\"><script>"`, `" v "`},
 	"tagPatternMatches": {`false`, `"no"`},
 	"removeOrphans":     {`true`, `1`},
@@ -45,7 +46,7 @@ func TestFormKeepsDocument(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			values := members[name]
 			// A policy has an age, a number or a size, as its method says; the editor sends only that.
-			if isAmount(name) && name != amountMember(method) {
+			if isAmount(name) && name != amountMember(method) || name == "groupBy" && method != "number_of_tags" {
 				continue
 			}
 			if i := rapid.IntRange(-1, len(values)-1).Draw(t, name); i >= 0 {

@@ -18,6 +18,9 @@ type policyWords struct {
 
 func wordsOf(v api.PolicyView) policyWords {
 	w := policyWords{Does: "Deletes " + selectionWords(v.Method, v.Value)}
+	if text := v.CountingForm.String(); text != "" {
+		w.Does += " " + clip(400, text)
+	}
 	if v.TagPattern != nil {
 		verb := "match"
 		if !v.TagPatternMatches {

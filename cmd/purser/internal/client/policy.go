@@ -40,6 +40,9 @@ func (p policyView) tags() (text string) {
 	default:
 		text = "that don't match " + *p.TagPattern
 	}
+	if counted := p.CountingForm.String(); counted != "" {
+		text += ", " + counted
+	}
 	if where := p.SelectorForm.String(); where != "" {
 		text += ", " + where
 	}
@@ -139,6 +142,7 @@ func policyListCommand(src *command.Source) *cobra.Command {
 // flag for each member.
 type policyFlags struct {
 	policyValues
+	count countingFlags
 	where selectorFlags
 	guard safeguardFlags
 	keep  keepFlags
@@ -158,6 +162,7 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled), string(autoprune.MaxBytes)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
 	flags.Var(command.Number(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
+	f.count.add(cmd)
 	textFlag(cmd, &f.maxBytes, "max-bytes", "", "the least recently used tags, until what remains of each repository stores at most this `SIZE`, such as 50GiB", checkSize)
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
@@ -170,7 +175,7 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 
 // given says whether any policy flag was given.
 func (f *policyFlags) given() bool {
-	return f.policyValues != policyValues{} || f.where.given() || f.guard.given() || f.keep.given()
+	return f.policyValues != policyValues{} || f.count.given() || f.where.given() || f.guard.given() || f.keep.given()
 }
 
 // checkPolicy checks a policy's JSON.
@@ -185,12 +190,15 @@ func checkPolicy(text string) error {
 // check returns an error if the flags contradict each other.
 func (f *policyFlags) check() error {
 	switch {
-	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.where.given() || f.guard.given() || f.keep.given()):
+	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.count.given() || f.where.given() || f.guard.given() || f.keep.given()):
 		return command.Usagef("--policy has all of it: leave the other flags out")
 	case f.json != "":
 		return nil
 	}
 	if err := f.checkMethod(); err != nil {
+		return err
+	}
+	if err := f.count.check(f.numTags != 0); err != nil {
 		return err
 	}
 	switch {
@@ -243,6 +251,7 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 		return json.RawMessage(f.json), err
 	}
 	members := map[string]any{"method": autoprune.CreationDate}
+	f.count.set(members)
 	f.where.set(members)
 	f.guard.set(members)
 	switch {
@@ -283,6 +292,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
 			"  purser policy create app/web --max-bytes 50GiB\n" +
+			"  purser policy create app --num-tags 10 --per-branch\n" +
 			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
 			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}

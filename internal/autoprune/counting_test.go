@@ -1,0 +1,105 @@
+package autoprune_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// TestNewestOfEachBranch: a policy with groupBy leaves the newest tags of each group, and every tag
+// that is in no group.
+func TestNewestOfEachBranch(t *testing.T) {
+	t.Parallel()
+	const branches = `{"method": "number_of_tags", "numTags": 2, "groupBy": "^(.+)-[0-9a-f]{7,40}$"}`
+	names := []string{"main-3f2a9c1", "main-20260301", "main-90ab12c", "x-1234567", "x-7654321", "x-aaaaaaa", "production", "latest", "v1.4.2", "release-15", "release-14", "release-13"}
+	r := rules(t)
+	r.Policies = []autoprune.Applied{{ID: "p", Policy: policy(t, branches)}}
+	goes, stays := fates(t, r, inOrder(names...))
+	if want := "main-90ab12c x-aaaaaaa"; goes != want {
+		t.Errorf("the policy deletes %q, want %q", goes, want)
+	}
+	for _, text := range []string{"production:no_group", "release-13:no_group", "main-3f2a9c1:among_newest"} {
+		if !strings.Contains(stays, text) {
+			t.Errorf("%s stays, want %s among them", stays, text)
+		}
+	}
+	// Whatever is wrong with the expression, production isn't in a group with others.
+	for _, wrong := range []string{`^(main)?-?`, `^(.+)-v[0-9]`, `(zzz)`, `^(main|x)-`, `^()`} {
+		text := fmt.Sprintf(`{"method": "number_of_tags", "numTags": 1, "groupBy": %q}`, wrong)
+		r.Policies[0].Policy = policy(t, text)
+		if goes, _ := fates(t, r, inOrder(names...)); strings.Contains(goes, "production") || strings.Contains(goes, "latest") {
+			t.Errorf("%s deletes %s", text, goes)
+		}
+	}
+	v := evaluate(t, rules(t, `number_of_tags:1 where "groupBy": "^(pr)-(.)"`), inOrder("pr-a2", "pr-a1"))
+	if text := v.Reason(inOrder("", "pr-a1")[1], v.Decide(inOrder("", "pr-a1")[1])); text != `not among the newest 1 of the group "pr, a"` {
+		t.Errorf("the reason is %q", text)
+	}
+}
+
+// fates returns the tags that the rules delete, and the others with the code of the reason.
+func fates(t *testing.T, r autoprune.Rules, tags []autoprune.Tag) (goes, stays string) {
+	t.Helper()
+	v := evaluate(t, r, tags)
+	var going, staying []string
+	for _, one := range tags {
+		if d := v.Decide(one); d.Delete {
+			going = append(going, one.Name)
+		} else {
+			staying = append(staying, one.Name+":"+string(d.Code))
+		}
+		if text := v.Reason(one, v.Decide(one)); text == "" || text == string(v.Decide(one).Code) {
+			t.Errorf("tag %s has no reason but %q", one.Name, text)
+		}
+	}
+	return strings.Join(going, " "), strings.Join(staying, " ")
+}
+
+func TestBranchPattern(t *testing.T) {
+	t.Parallel()
+	pattern := regexp.MustCompile(autoprune.BranchPattern)
+	for name, branch := range map[string]string{
+		"main-3f2a9c1": "main", "main-g3f2a9c1": "main", "main-20260301": "main", "main-2026-03-01": "main", "main-20260301120000": "main",
+		"feature-123-3f2a9c1": "feature-123", "main-20260301-3f2a9c1": "main-20260301",
+		"release-15": "", "production": "", "3f2a9c1": "", "v1.4.2": "", "pr-7": "", "main-alpine": "", "-3f2a9c1": "",
+	} {
+		found := pattern.FindStringSubmatch(name)
+		if got := strings.Join(append(found, "", "")[min(1, len(found)):][:1], ""); got != branch {
+			t.Errorf("the branch of %s is %q, want %q", name, got, branch)
+		}
+	}
+}
+
+// TestGroupsAreRefused: groupBy goes only with number_of_tags, and needs parentheses.
+func TestGroupsAreRefused(t *testing.T) {
+	t.Parallel()
+	for text, problem := range map[string]string{
+		`{"method": "creation_date", "olderThan": "2w", "groupBy": "^(a)"}`:   "groupBy: creation_date has none; it goes with number_of_tags",
+		`{"method": "max_bytes", "maxBytes": "2GB", "groupBy": "^(a)"}`:       "groupBy: max_bytes has none",
+		`{"method": "number_of_tags", "numTags": 2, "groupBy": "^a"}`:         "groupBy: it needs parentheses",
+		`{"method": "number_of_tags", "numTags": 2, "groupBy": "^(?:a)"}`:     "groupBy: it needs parentheses",
+		`{"method": "number_of_tags", "numTags": 2, "groupBy": "("}`:          "groupBy: ",
+		`{"method": "number_of_tags", "numTags": 2, "groupBy": ""}`:           "groupBy: ",
+		`{"method": "number_of_tags", "numTags": 2, "groupBy": ["^(a)"]}`:     "groupBy: it must be a string",
+		`{"method": "number_of_tags", "numTags": 2, "groupby": "^(a)"}`:       "groupby: it must be written groupBy",
+		`{"method": "number_of_tags", "numTags": 2, "keep": [{"newest": 1}]}`: "",
+		`{"method": "creation_date", "olderThan": "2w", "groupBy": null}`:     "",
+	} {
+		_, err := autoprune.ParsePolicy([]byte(text))
+		if problem == "" && err != nil || problem != "" && (err == nil || !strings.HasPrefix(err.Error(), problem)) {
+			t.Errorf("%s: %v, want %q", text, err, problem)
+		}
+	}
+}
+
+// inOrder returns tags with these names, of which the first is the newest. Each has its own manifest.
+func inOrder(names ...string) (list []autoprune.Tag) {
+	for i, name := range names {
+		list = append(list, tag(name, time.Duration(2+i)*day, manifest(int64(i+1))))
+	}
+	return list
+}

@@ -1,0 +1,81 @@
+package autoprune_test
+
+import (
+	"fmt"
+	"strings"
+
+	"pgregory.net/rapid"
+)
+
+// groupOf returns the group of a tag in which a policy by number counts it. ok is false if the tag
+// is in no group.
+func (r oracleRule) groupOf(t oracleTag) (group string, ok bool) {
+	if r.GroupBy == nil {
+		return "", true
+	}
+	m := oracleExpression(*r.GroupBy).FindStringSubmatch(t.name)
+	if m == nil || strings.Join(m[1:], "") == "" {
+		return "", false
+	}
+	return strings.Join(m[1:], "\x00"), true
+}
+
+// grouped reports whether the policy counts in groups.
+func (r oracleRule) grouped() bool { return r.GroupBy != nil }
+
+// oracleCounted returns the tags that a policy by number looks at and those that it counts.
+func oracleCounted(in oracleInput, r oracleRule, tags []oracleTag, fates map[string]oracleFate) (looked, counted []oracleTag) {
+	for _, t := range tags {
+		f := fates[t.name]
+		if !r.looksAt(in, t) || f.protected || t.exempt[r.index] || f.orphan && r.removesOrphans() {
+			continue
+		}
+		if _, ok := r.groupOf(t); !ok {
+			f.ungrouped = true
+			fates[t.name] = f
+			continue
+		}
+		looked = append(looked, t)
+		if len(f.selected) == 0 && !f.exempt && !f.unjudged && !f.waits {
+			counted = append(counted, t)
+		}
+	}
+	return looked, counted
+}
+
+// oracleGroups returns how many groups the policies by number that select, and the keep rules of all
+// policies, find. It must be called when policies by age have selected their tags.
+func oracleGroups(in oracleInput, selecting, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) (groups int) {
+	for _, r := range selecting {
+		if r.Method != "number_of_tags" || !r.grouped() {
+			continue
+		}
+		found := map[string]bool{}
+		_, counted := oracleCounted(in, r, tags, fates)
+		for _, t := range counted {
+			group, _ := r.groupOf(t)
+			found[group] = true
+		}
+		groups += len(found)
+	}
+	for _, r := range rules {
+		for _, k := range r.Keep {
+			found := map[string]bool{}
+			for _, t := range tags {
+				if group, _, ok := k.group(t.name); ok && k.grouped() && r.counts(in, t, fates[t.name]) {
+					found[group] = true
+				}
+			}
+			groups += len(found)
+		}
+	}
+	return groups
+}
+
+// drawOracleCounting draws the members of a policy by number that say what it counts.
+func drawOracleCounting(t *rapid.T) (text string) {
+	if often(t, 3) {
+		text += fmt.Sprintf(`, "groupBy": %q`, draw(t, `^([a-z]+)`, `^(v)?.*?([0-9])$`, `^(x|pr-)`, `^(.*)-`, `^(v)?`))
+	}
+	return text
+}
