@@ -63,6 +63,8 @@ func TestExitCodes(t *testing.T) {
 		"policy create acme --num-tags 5 --not-matching":              {2, "--not-matching needs --pattern"},
 		"policy create acme --older-than 5d --per-branch":             {2, "--per-branch goes only with --num-tags N"},
 		"policy create acme --num-tags 5 --per-branch --group-by (a)": {2, "give one of them"},
+		"policy create acme --num-tags 5 --keep-count-images":         {2, "needs --keep-newest N"},
+		"policy create acme --older-than 5d --count-images":           {2, "--count-images goes only with --num-tags N"},
 		"policy create acme --policy {":                               {2, "--policy: \"{\" isn't possible: it isn't JSON"},
 		"policy create acme --policy {\"method\":\"creation_date\"}":  {2, "--policy: "},
 		"policy create acme":                                          {2, "say which tags to delete"},

@@ -103,3 +103,39 @@ func inOrder(names ...string) (list []autoprune.Tag) {
 	}
 	return list
 }
+
+// TestNewestImages: tags of the same manifest count as one image, which is as new as the newest of
+// them, also if that one is protected.
+func TestNewestImages(t *testing.T) {
+	t.Parallel()
+	tags := []autoprune.Tag{
+		tag("latest", day, manifest(3)), tag("v3", 2*day, manifest(3)), tag("v3.0", 9*day, manifest(3)),
+		tag("v2", 3*day, manifest(2)), tag("v2.0", 8*day, manifest(2)), tag("v1", 4*day, manifest(1)), tag("stable", 5*day, manifest(4)), tag("v4", 10*day, manifest(4)),
+	}
+	r := rules(t, `number_of_tags:2 where "countImages": true`)
+	if goes, _ := fates(t, r, tags); goes != "v1 stable v4" {
+		t.Errorf("of the images the policy deletes %q", goes)
+	}
+	r = rules(t, `number_of_tags:3 where "countImages": true`)
+	r.Protection = protect(t, "^stable$")
+	if goes, _ := fates(t, r, tags); goes != "v4" {
+		t.Errorf("beside a protected tag the policy deletes %q", goes)
+	}
+	r = rules(t, `creation_date:1h keep [{"newest": 1, "countImages": true}]`)
+	if goes, stays := fates(t, r, tags); goes != "v2 v2.0 v1 stable v4" || stays != "latest:kept_newest v3:kept_newest v3.0:kept_newest" {
+		t.Errorf("the keep rule lets go %q and keeps %q", goes, stays)
+	}
+	v := evaluate(t, rules(t, `number_of_tags:1 where "countImages": true, "groupBy": "^(v)"`), tags)
+	if text := v.Reason(tags[5], v.Decide(tags[5])); text != `not among the newest 1 images of the group "v"` {
+		t.Errorf("the reason is %q", text)
+	}
+	for _, text := range []string{
+		`{"method": "last_pulled", "olderThan": "2w", "countImages": true}`, `{"method": "number_of_tags", "numTags": 2, "countImages": 1}`,
+		`{"method": "creation_date", "olderThan": "2w", "keep": [{"usedWithin": "2d", "countImages": true}]}`,
+		`{"method": "creation_date", "olderThan": "2w", "keep": [{"versions": "newest_patches", "newest": 2, "countImages": true}]}`,
+	} {
+		if _, err := autoprune.ParsePolicy([]byte(text)); err == nil || !strings.Contains(err.Error(), "countImages: ") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

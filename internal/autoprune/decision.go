@@ -95,7 +95,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case TooOld:
 		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.age)
 	case BeyondNewest:
-		return fmt.Sprintf("not among the newest %d%s%s", r.policy.number, r.newest.ofGroup(&t), v.ofWhich(r))
+		return fmt.Sprintf("not among the newest %d%s%s", r.policy.number, r.newest.which(&t), v.ofWhich(r))
 	case NotPulled:
 		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.age)
 	case NeverPulled:
@@ -120,7 +120,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case Young:
 		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.age)
 	case AmongNewest:
-		return fmt.Sprintf("among the newest %d%s%s", r.policy.number, r.newest.ofGroup(&t), v.ofWhich(r))
+		return fmt.Sprintf("among the newest %d%s%s", r.policy.number, r.newest.which(&t), v.ofWhich(r))
 	case NoGroup:
 		return fmt.Sprintf("in no group by %s", quoted(r.policy.count.groupBy))
 	case TooManyGroups:

@@ -91,7 +91,7 @@ func (r *rule) counts() bool { return r.policy.method.counts() }
 // Memory while Evaluate runs: 45 bytes and the name for each tag that a number_of_tags
 // policy or a keep rule keeps because it is among the newest; about 250 bytes for each
 // version that a keep rule keeps; about 200 bytes for each group in which a policy or a keep rule
-// counts; about 60
+// counts; about 200 bytes and the name for each image that a policy or a keep rule counts; about 60
 // bytes for each attached tag; about 100 bytes for each image that has attached tags and for
 // each index above such an image; 60 bytes and the name for each tag that max_bytes policies
 // count, and about 100 bytes for each manifest and each blob that they let stay; nothing for
@@ -230,23 +230,26 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 // delete if an undo hadn't exempted the tag. So neither a policy that selects nothing nor an
 // undo makes a number_of_tags policy delete a tag that it would otherwise keep.
 func (v *Verdict) count(t *Tag) {
-	known, remains := false, false
+	known, protected, remains := false, false, false
 	for i := range v.rules {
 		r := &v.rules[i]
 		if r.inactive {
 			continue
 		}
 		v.hasCandidates = v.hasCandidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
-		if r.policy.method != NumberOfTags || t.Exempt.Has(i) || !r.considers(t) || r.policy.orphans && t.orphan() {
+		if r.policy.method != NumberOfTags || !r.considers(t) || r.policy.orphans && t.orphan() {
 			continue
 		}
 		if !known {
-			if v.protected(t.Name) {
-				return
-			}
-			known, remains = true, !v.takenFirst(t)
+			known, protected = true, v.protected(t.Name)
+			remains = !protected && !v.takenFirst(t)
 		}
-		v.groups += r.newest.see(t, remains)
+		switch {
+		case !protected && !t.Exempt.Has(i):
+			v.groups += r.newest.see(t, remains)
+		case r.newest.images:
+			r.newest.see(t, false)
+		}
 	}
 	v.limitGroups()
 }

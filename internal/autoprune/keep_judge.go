@@ -69,12 +69,13 @@ func (k *keeper) overflows() {
 	}
 }
 
-// see counts a tag, and returns the number of groups that this adds.
-func (k *keeper) see(t *Tag) (added int) {
+// see takes note of a tag, counts it if `counted` is set, and returns the number of groups that
+// this adds.
+func (k *keeper) see(t *Tag, counted bool) (added int) {
 	switch {
-	case k.kind == keepNewest:
-		return k.tags.see(t, true)
-	case k.overflow:
+	case k.kind == keepNewest && (counted || k.images):
+		return k.tags.see(t, counted)
+	case !counted || k.overflow:
 		return 0
 	}
 	v, key, ok := k.version(t.Name)
@@ -137,19 +138,18 @@ func (k *keeper) keeps(t *Tag, orphan bool) (Code, bool) {
 // policy, and orphans if the policy removes orphans. So neither a protection rule nor an undo
 // makes a policy delete a tag that it would otherwise keep.
 func (v *Verdict) countKept(t *Tag) {
-	known := false
+	known, protected := false, false
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.countsKept || t.Exempt.Has(i) || r.policy.orphans && t.orphan() || !r.considers(t) {
+		if !r.countsKept || r.policy.orphans && t.orphan() || !r.considers(t) {
 			continue
 		}
-		if !known && v.protected(t.Name) {
-			return
+		if !known {
+			known, protected = true, v.protected(t.Name)
 		}
-		known = true
 		for place := range r.keepers {
 			if k := &r.keepers[place]; k.counts() {
-				v.groups += k.see(t)
+				v.groups += k.see(t, !protected && !t.Exempt.Has(i))
 			}
 		}
 	}

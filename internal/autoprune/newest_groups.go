@@ -10,7 +10,7 @@ import (
 // tags are judged.
 var maxGroups = 100_000
 
-// newestGroups finds the newest tags of each group. A policy by number and a keep rule with newest
+// newestGroups finds the newest tags or images of each group. A policy by number and a keep rule with newest
 // have one.
 type newestGroups struct {
 	counting
@@ -26,8 +26,17 @@ type newestGroups struct {
 	// overflow says that there are too many groups. No tag is then known to be older than the
 	// newest of its group.
 	overflow bool
-	// surplus says that some group has more tags than stay.
+	// stay has, if images are counted, the images of each group that are among the newest, because
+	// of a tag that isn't older than `oldest`.
+	stay map[groupImage]struct{}
+	// surplus says that some group has more tags or images than stay.
 	surplus bool
+}
+
+// groupImage is an image in a group.
+type groupImage struct {
+	group groupKey
+	image int64 // its manifest
 }
 
 // groupKey identifies a group.
@@ -38,12 +47,35 @@ type groupKey struct {
 // groupCount is a group while tags are surveyed.
 type groupCount struct {
 	newest
-	seen int // number of tags, counted or not
+	seen    int // number of tags, counted or not
+	counted bool
+	images  map[int64]*imageRanks // by manifest, if images are counted
+}
+
+// imageRanks says how new an image is.
+type imageRanks struct {
+	looked  rank // of the newest tag at which the policy or the rule looks
+	counted rank // of the newest one that is counted; zero: none is
+}
+
+func (g *groupCount) seeImage(manifest int64, r rank, counted bool) {
+	image := g.images[manifest]
+	if image == nil {
+		image = new(imageRanks)
+		g.images[manifest] = image
+	}
+	if r.compare(image.looked) > 0 {
+		image.looked = r
+	}
+	if counted && r.compare(image.counted) > 0 {
+		image.counted = r
+	}
 }
 
 func newNewestGroups(c counting, limit int, emptyGroup bool) *newestGroups {
 	return &newestGroups{
 		counting: c, limit: limit, emptyGroup: emptyGroup, groups: make(map[groupKey]*groupCount), oldest: make(map[groupKey]rank),
+		stay: make(map[groupImage]struct{}),
 	}
 }
 
@@ -57,7 +89,8 @@ func (n *newestGroups) key(t *Tag) (key groupKey, ok bool) {
 }
 
 // see takes note of a tag, and counts it if `counted` is set. It returns the number of groups that
-// this adds.
+// this adds. Tags that aren't counted matter if images are: an image is as new as the newest of all
+// its tags.
 func (n *newestGroups) see(t *Tag, counted bool) (added int) {
 	if n.overflow {
 		return 0
@@ -69,16 +102,23 @@ func (n *newestGroups) see(t *Tag, counted bool) (added int) {
 	group := n.groups[key]
 	if group == nil {
 		group = &groupCount{newest: newest{limit: n.limit}}
+		if n.images {
+			group.images = make(map[int64]*imageRanks)
+		}
 		n.groups[key] = group
 	}
+	r := rank{created: t.Created, name: t.Name}
 	group.seen++
-	if !counted {
-		return 0
+	switch {
+	case n.images:
+		group.seeImage(t.Manifest, r, counted)
+	case counted:
+		group.add(r)
 	}
-	if len(group.ranks) == 0 && n.grouped() {
+	if counted && !group.counted && n.grouped() {
 		added = 1
 	}
-	group.add(rank{created: t.Created, name: t.Name})
+	group.counted = group.counted || counted
 	return added
 }
 
@@ -92,9 +132,21 @@ func (n *newestGroups) overflows() {
 // settle is called when all tags were seen.
 func (n *newestGroups) settle() {
 	for key, group := range n.groups {
-		if r, full := group.oldest(); full {
-			n.oldest[key] = r
-			n.surplus = n.surplus || group.seen > n.limit
+		for _, image := range group.images {
+			if !image.counted.created.IsZero() {
+				group.add(image.counted)
+			}
+		}
+		r, full := group.oldest()
+		if !full {
+			continue
+		}
+		n.oldest[key] = r
+		n.surplus = n.surplus || group.seen > n.limit
+		for manifest, image := range group.images {
+			if image.looked.compare(r) >= 0 {
+				n.stay[groupImage{key, manifest}] = struct{}{}
+			}
 		}
 	}
 	n.groups = nil
@@ -104,24 +156,38 @@ func (n *newestGroups) settle() {
 // why it can't be said.
 func (n *newestGroups) judge(t *Tag) Code {
 	key, ok := n.key(t)
-	switch oldest, full := n.oldest[key]; {
+	switch {
 	case !ok:
 		return NoGroup
 	case n.overflow:
 		return TooManyGroups
-	case full && rank{created: t.Created, name: t.Name}.compare(oldest) < 0:
-		return BeyondNewest
+	case n.among(key, t):
+		return AmongNewest
 	}
-	return AmongNewest
+	return BeyondNewest
 }
 
-// ofGroup names the tag's group, for reasons; "" if all tags are one group.
-func (n *newestGroups) ofGroup(t *Tag) string {
+// among returns whether the tag, or its image if images are counted, is among the newest of a group.
+func (n *newestGroups) among(key groupKey, t *Tag) bool {
+	oldest, full := n.oldest[key]
+	if !full || (rank{created: t.Created, name: t.Name}).compare(oldest) >= 0 {
+		return true
+	}
+	_, stays := n.stay[groupImage{key, t.Manifest}]
+	return stays
+}
+
+// which says for reasons what is counted, and names the tag's group; "" if all tags are counted
+// together.
+func (n *newestGroups) which(t *Tag) (text string) {
+	if n.images {
+		text = " images"
+	}
 	key, ok := n.key(t)
 	if !ok || n.groupBy.IsZero() {
-		return ""
+		return text
 	}
-	return fmt.Sprintf(" of the group %q", strings.ReplaceAll(strings.TrimSuffix(key.name, "\x00"), "\x00", ", "))
+	return text + fmt.Sprintf(" of the group %q", strings.ReplaceAll(strings.TrimSuffix(key.name, "\x00"), "\x00", ", "))
 }
 
 // notice says what the groups of a policy can't judge; "" if there is nothing to say.

@@ -14,9 +14,9 @@ import (
 
 // oracleKinds are the reasons for which some tag of the drawn scenes must go or stay.
 var oracleKinds = []string{
-	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
+	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: number of images", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
 	"goes by a policy of default", "goes by a policy of setting", "goes by a policy of namespace", "goes by a policy of repository",
-	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: usedWithin without statistics", "kept: pattern",
+	"kept: newest", "kept: newest of group", "kept: newest images", "kept: usedWithin", "kept: usedWithin without statistics", "kept: pattern",
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
 	"protected from a policy", "exempt", "exempt attached tag", "no statistics", "attached tag of an image that stays", "orphan that stays",
 	"goes: attached, with an index", "scene without tags", "scene of 38 tags and more", "scene of 5 policies and more",

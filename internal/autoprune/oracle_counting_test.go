@@ -7,13 +7,19 @@ import (
 	"pgregory.net/rapid"
 )
 
+// oracleCounting says what a policy by number, or a keep rule with newest, counts.
+type oracleCounting struct {
+	GroupBy     *string
+	CountImages bool
+}
+
 // groupOf returns the group of a tag in which a policy by number counts it. ok is false if the tag
 // is in no group.
-func (r oracleRule) groupOf(t oracleTag) (group string, ok bool) {
-	if r.GroupBy == nil {
+func (c oracleCounting) groupOf(t oracleTag) (group string, ok bool) {
+	if c.GroupBy == nil {
 		return "", true
 	}
-	m := oracleExpression(*r.GroupBy).FindStringSubmatch(t.name)
+	m := oracleExpression(*c.GroupBy).FindStringSubmatch(t.name)
 	if m == nil || strings.Join(m[1:], "") == "" {
 		return "", false
 	}
@@ -21,13 +27,37 @@ func (r oracleRule) groupOf(t oracleTag) (group string, ok bool) {
 }
 
 // grouped reports whether the policy counts in groups.
-func (r oracleRule) grouped() bool { return r.GroupBy != nil }
+func (c oracleCounting) grouped() bool { return c.GroupBy != nil }
 
-// oracleCounted returns the tags that a policy by number looks at and those that it counts.
-func oracleCounted(in oracleInput, r oracleRule, tags []oracleTag, fates map[string]oracleFate) (looked, counted []oracleTag) {
+// newer returns how many of the counted tags or images are newer than tag t or its image. `counted`
+// are the counted tags of its group, and `looked` the tags of its group that are looked at.
+func (c oracleCounting) newer(t oracleTag, looked, counted []oracleTag) int {
+	if c.CountImages {
+		for _, u := range looked {
+			if u.manifest == t.manifest && u.newer(t) {
+				t = u
+			}
+		}
+	}
+	newer := map[string]bool{}
+	for _, u := range counted {
+		switch {
+		case !u.newer(t):
+		case !c.CountImages:
+			newer[u.name] = true
+		case u.manifest != t.manifest:
+			newer[u.manifest] = true
+		}
+	}
+	return len(newer)
+}
+
+// oracleCounted returns the tags that a policy by number selects from, and among them those that it
+// may delete, and those that it counts.
+func oracleCounted(in oracleInput, r oracleRule, tags []oracleTag, fates map[string]oracleFate) (looked, mayGo, counted []oracleTag) {
 	for _, t := range tags {
 		f := fates[t.name]
-		if !r.looksAt(in, t) || f.protected || t.exempt[r.index] || f.orphan && r.removesOrphans() {
+		if !r.looksAt(in, t) || f.orphan && r.removesOrphans() {
 			continue
 		}
 		if _, ok := r.groupOf(t); !ok {
@@ -36,11 +66,25 @@ func oracleCounted(in oracleInput, r oracleRule, tags []oracleTag, fates map[str
 			continue
 		}
 		looked = append(looked, t)
+		if f.protected || t.exempt[r.index] {
+			continue
+		}
+		mayGo = append(mayGo, t)
 		if len(f.selected) == 0 && !f.exempt && !f.unjudged && !f.waits {
 			counted = append(counted, t)
 		}
 	}
-	return looked, counted
+	return looked, mayGo, counted
+}
+
+// inGroup returns the tags of a group.
+func (c oracleCounting) inGroup(group string, tags []oracleTag) (list []oracleTag) {
+	for _, t := range tags {
+		if other, ok := c.groupOf(t); ok && other == group {
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // oracleGroups returns how many groups the policies by number that select, and the keep rules of all
@@ -51,7 +95,7 @@ func oracleGroups(in oracleInput, selecting, rules []oracleRule, tags []oracleTa
 			continue
 		}
 		found := map[string]bool{}
-		_, counted := oracleCounted(in, r, tags, fates)
+		_, _, counted := oracleCounted(in, r, tags, fates)
 		for _, t := range counted {
 			group, _ := r.groupOf(t)
 			found[group] = true
@@ -76,6 +120,9 @@ func oracleGroups(in oracleInput, selecting, rules []oracleRule, tags []oracleTa
 func drawOracleCounting(t *rapid.T) (text string) {
 	if often(t, 3) {
 		text += fmt.Sprintf(`, "groupBy": %q`, draw(t, `^([a-z]+)`, `^(v)?.*?([0-9])$`, `^(x|pr-)`, `^(.*)-`, `^(v)?`))
+	}
+	if often(t, 3) {
+		text += `, "countImages": true`
 	}
 	return text
 }

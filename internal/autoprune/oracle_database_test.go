@@ -22,7 +22,7 @@ import (
 
 // oracleDatabaseKinds are the kinds of tags that the scenes of TestOracleInDatabase must have.
 var oracleDatabaseKinds = []string{
-	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
+	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: number of images", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
 	"goes by a policy of default", "goes by a policy of namespace", "goes by a policy of repository",
 	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: pattern", "kept: releases", "kept: newest_patches",
 	"kept: newest_prereleases", "kept from another policy only", "protected from a policy", "exempt", "exempt attached tag",
@@ -93,7 +93,7 @@ func TestOracleInDatabase(t *testing.T) {
 	if testscale.All { // fewer scenes hardly have all kinds; TestOracle, without a database, does
 		requireKinds(t, seen, oracleDatabaseKinds)
 	}
-	if seen["goes: number"]+seen["goes: number of group"] == 0 {
+	if seen["goes: number"]+seen["goes: number of group"]+seen["goes: number of images"] == 0 {
 		t.Errorf("no policy by number has deleted a tag: %v", seen)
 	}
 }

@@ -97,26 +97,30 @@ func (k oracleKeep) keeps(in oracleInput, r oracleRule, tags []oracleTag, fates 
 		return "too many groups"
 	}
 	var newer []oracleVersion
-	number := 0
+	var looked, counted []oracleTag
 	for _, u := range tags {
 		other, v, ok := k.group(u.name)
+		if ok && other == group && r.looksAt(in, u) && !(fates[u.name].orphan && r.removesOrphans()) {
+			looked = append(looked, u)
+		}
 		if !ok || other != group || !r.counts(in, u, fates[u.name]) {
 			continue
 		}
-		if k.Versions == nil && u.newer(t) {
-			number++
-		}
+		counted = append(counted, u)
 		if k.Versions != nil && v.compare(version) > 0 &&
 			!slices.ContainsFunc(newer, func(w oracleVersion) bool { return w.compare(v) == 0 }) {
 			newer = append(newer, v)
 		}
 	}
-	limit, kind := 1, "newest"
+	number, limit, kind := k.newer(t, looked, counted), 1, "newest"
 	if k.Newest != nil {
 		limit = *k.Newest
 	}
 	if k.GroupBy != nil {
 		kind = "newest of group"
+	}
+	if k.CountImages {
+		kind = "newest images"
 	}
 	if k.Versions != nil {
 		number, kind = len(newer), *k.Versions

@@ -184,7 +184,7 @@ func drawOracleKeep(t *rapid.T) string {
 	n := rapid.IntRange(1, 4).Draw(t, "newest")
 	switch rapid.IntRange(0, 7).Draw(t, "kind of keep rule") {
 	case 0:
-		return fmt.Sprintf(`{"newest": %d}`, n)
+		return fmt.Sprintf(`{"newest": %d%s}`, n, draw(t, "", `, "countImages": true`))
 	case 1, 2:
 		return fmt.Sprintf(`{"newest": %d, "groupBy": %q}`, n, draw(t, `^([a-z]+)`, `^v?([0-9]+\.[0-9]+)\.`, `^(v)?.*?([0-9])$`))
 	case 3:

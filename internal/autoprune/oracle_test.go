@@ -78,10 +78,10 @@ type oracleFate struct {
 
 // oracleRule is a policy as its JSON has it.
 type oracleRule struct {
-	index             int
-	Method            string
-	NumTags           *json.Number
-	GroupBy           *string
+	index   int
+	Method  string
+	NumTags *json.Number
+	oracleCounting
 	MaxBytes          *oracleSize
 	OlderThan         *string
 	Value             json.RawMessage
@@ -107,8 +107,8 @@ type oracleRule struct {
 }
 
 type oracleKeep struct {
-	Newest     *int
-	GroupBy    *string
+	Newest *int
+	oracleCounting
 	UsedWithin *string
 	TagPattern *string
 	Versions   *string
@@ -400,21 +400,18 @@ func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates 
 			continue
 		}
 		kind := "number "
-		if r.grouped() {
+		switch {
+		case r.CountImages:
+			kind = "number of images "
+		case r.grouped():
 			kind = "number of group "
 		}
-		looked, counted := oracleCounted(in, r, tags, fates)
+		looked, mayGo, counted := oracleCounted(in, r, tags, fates)
 		// The policy deletes tags that it doesn't count, too.
-		for _, t := range looked {
-			newer := 0
+		for _, t := range mayGo {
 			group, _ := r.groupOf(t)
-			for _, u := range counted {
-				if other, _ := r.groupOf(u); other == group && u.newer(t) {
-					newer++
-				}
-			}
 			switch {
-			case newer < r.number():
+			case r.newer(t, r.inGroup(group, looked), r.inGroup(group, counted)) < r.number():
 			case r.grouped() && tooMany:
 				f := fates[t.name]
 				f.tooMany = true

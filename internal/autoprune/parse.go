@@ -32,7 +32,7 @@ var (
 	// fieldsWithoutKeep are the fields that say which tags a policy selects, and when it
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
-		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldGroupBy, fieldPattern, fieldMatches, fieldOrphans,
+		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldGroupBy, fieldImages, fieldPattern, fieldMatches, fieldOrphans,
 		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged, fieldReporters,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
@@ -73,6 +73,8 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - value: another name for olderThan, numTags or maxBytes; only one of the two may be given.
 //   - groupBy, for number_of_tags: a pattern with parentheses, see [CountingForm]. Left out or
 //     null: all tags are counted together.
+//   - countImages, for number_of_tags: true if tags of the same manifest count as one. Left out or
+//     null: false.
 //   - tagPattern: the pattern of the tags that the policy looks at, see
 //     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: true if the policy looks at the tags that match tagPattern, false

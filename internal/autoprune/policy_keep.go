@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/purser-registry/purser/internal/oci"
@@ -61,11 +62,12 @@ type keepRule struct {
 // KeepForm is a keep rule in the JSON of a policy. It has exactly one of Newest without
 // Versions, UsedWithin, TagPattern and Versions.
 type KeepForm struct {
-	Newest     int      `json:"newest,omitempty" minimum:"1" maximum:"1000000000" doc:"Keep this many of the newest tags, or of the newest versions (1000 at most)" example:"10"`
-	GroupBy    string   `json:"groupBy,omitempty" maxLength:"256" doc:"With newest: regular expression (RE2) with parentheses. What they capture in a tag's name is the tag's group, and newest counts in each group" example:"^(v[0-9]+)\\."`
-	UsedWithin string   `json:"usedWithin,omitempty" doc:"Keep tags that were pushed or used within this age" example:"30d"`
-	TagPattern string   `json:"tagPattern,omitempty" maxLength:"256" doc:"Keep tags in whose names this regular expression (RE2) is found"`
-	Versions   Versions `json:"versions,omitempty" enum:"releases,newest_patches,newest_prereleases" doc:"Keep tags by the versions in their names: every release, the newest releases of each minor version, or the newest prereleases"`
+	Newest      int      `json:"newest,omitempty" minimum:"1" maximum:"1000000000" doc:"Keep this many of the newest tags, or of the newest versions (1000 at most)" example:"10"`
+	CountImages bool     `json:"countImages,omitempty" doc:"With newest: count images, so that tags of the same manifest count as one"`
+	GroupBy     string   `json:"groupBy,omitempty" maxLength:"256" doc:"With newest: regular expression (RE2) with parentheses. What they capture in a tag's name is the tag's group, and newest counts in each group" example:"^(v[0-9]+)\\."`
+	UsedWithin  string   `json:"usedWithin,omitempty" doc:"Keep tags that were pushed or used within this age" example:"30d"`
+	TagPattern  string   `json:"tagPattern,omitempty" maxLength:"256" doc:"Keep tags in whose names this regular expression (RE2) is found"`
+	Versions    Versions `json:"versions,omitempty" enum:"releases,newest_patches,newest_prereleases" doc:"Keep tags by the versions in their names: every release, the newest releases of each minor version, or the newest prereleases"`
 }
 
 // Keep returns the policy's keep rules in the form of its JSON.
@@ -79,7 +81,7 @@ func (p Policy) Keep() []KeepForm {
 
 func (k keepRule) form() KeepForm {
 	return KeepForm{
-		Newest: k.newest, GroupBy: k.groupBy.String(), UsedWithin: k.used.String(), TagPattern: k.pattern.String(), Versions: k.versions,
+		Newest: k.newest, GroupBy: k.groupBy.String(), CountImages: k.images, UsedWithin: k.used.String(), TagPattern: k.pattern.String(), Versions: k.versions,
 	}
 }
 
@@ -103,10 +105,13 @@ func (k KeepForm) String() string {
 		return fmt.Sprintf("the newest %d releases of each minor version", k.Newest)
 	case k.Versions == NewestPrereleases:
 		return fmt.Sprintf("the newest %d prereleases", k.Newest)
-	case k.GroupBy == "":
-		return fmt.Sprintf("the newest %d", k.Newest)
 	}
-	return fmt.Sprintf("the newest %d of each group by %s", k.Newest, quoted(k.GroupBy))
+	return strings.TrimSpace(fmt.Sprintf("the newest %d %s", k.Newest, k.Counting()))
+}
+
+// Counting says what the rule counts, if it has Newest.
+func (k KeepForm) Counting() CountingForm {
+	return CountingForm{GroupBy: k.GroupBy, CountImages: k.CountImages}
 }
 
 // keepsUsed returns whether a keep rule of the policy needs to know when tags were last
@@ -170,7 +175,7 @@ func within(place string, err error) error {
 // keepFields are the fields of a keep rule, and the four of which it has exactly one. The
 // field newest may also accompany versions.
 var (
-	keepFields = members{of: "a keep rule", fields: []string{fieldNewest, fieldGroupBy, fieldWithin, fieldPattern, fieldVersions}}
+	keepFields = members{of: "a keep rule", fields: []string{fieldNewest, fieldGroupBy, fieldImages, fieldWithin, fieldPattern, fieldVersions}}
 	keepKinds  = []string{fieldNewest, fieldWithin, fieldPattern, fieldVersions}
 )
 
@@ -187,14 +192,17 @@ func readKeep(raw json.RawMessage) (k keepRule, err error) {
 		return k, fieldErrorf("", "it says nothing; a keep rule has one of newest, usedWithin, tagPattern and versions")
 	case len(given) > 1:
 		return k, fieldErrorf(given[1], "%s is given, too; make them two rules, of which each keeps tags", given[0])
-	case fields[fieldGroupBy] != nil && given[0] != fieldNewest:
-		return k, fieldErrorf(fieldGroupBy, "it goes only with newest")
+	}
+	for _, name := range []string{fieldGroupBy, fieldImages} {
+		if fields[name] != nil && given[0] != fieldNewest {
+			return k, fieldErrorf(name, "it goes only with newest")
+		}
 	}
 	switch given[0] {
 	case fieldNewest:
 		k.kind = keepNewest
 		if k.newest, err = readWhole(fieldNewest, fields[fieldNewest], MaxNumTags); err == nil {
-			k.groupBy, err = readGroupBy(fields[fieldGroupBy])
+			k.counting, err = readCounting(fields, NumberOfTags)
 		}
 	case fieldWithin:
 		k.kind = keepUsed

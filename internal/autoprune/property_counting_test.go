@@ -15,7 +15,7 @@ func drawCounting(t *rapid.T) string {
 	return rapid.SampledFrom([]string{
 		"", "", "", ` where "mediaTypes": ["a"]`, ` where "largerThan": "2"`,
 		` where "groupBy": "^([a-z]+)"`, ` where "groupBy": "^(v)?.*?([0-9])$"`, ` where "groupBy": "^(pr-|x)", "mediaTypes": ["a"]`,
-		` where "groupBy": "^(v)?"`,
+		` where "groupBy": "^(v)?"`, ` where "countImages": true`, ` where "countImages": true, "groupBy": "^([a-z]+)"`,
 	}).Draw(t, "counting")
 }
 
@@ -36,8 +36,30 @@ func (s scene) groupOf(i int, one autoprune.Tag) string {
 // `remaining`, lets stay.
 func (s scene) beyondNewest(i int, one autoprune.Tag, remaining []autoprune.Tag) bool {
 	group := s.groupOf(i, one)
+	if s.rules.Policies[i].Policy.Counting().CountImages {
+		return group != "" && s.newerImages(i, one, remaining, func(other autoprune.Tag) bool { return s.groupOf(i, other) == group }) >= s.rules.Policies[i].Policy.Value().(int)
+	}
 	newer := slices.DeleteFunc(slices.Clone(remaining), func(other autoprune.Tag) bool {
 		return s.groupOf(i, other) != group || newestFirst(other, one) >= 0
 	})
 	return group != "" && len(newer) >= s.rules.Policies[i].Policy.Value().(int)
+}
+
+// newerImages returns how many of the images that policy i counts are newer than the image of a tag,
+// by those of their tags that are in a group.
+func (s scene) newerImages(i int, one autoprune.Tag, counted []autoprune.Tag, in func(autoprune.Tag) bool) int {
+	newest := one
+	for _, other := range s.tags {
+		orphaned := orphan(other) && s.rules.Policies[i].Policy.RemovesOrphans()
+		if other.Manifest == one.Manifest && !attached(other) && !orphaned && s.considers(i, other) && in(other) && newestFirst(other, newest) < 0 {
+			newest = other
+		}
+	}
+	newer := map[int64]bool{}
+	for _, other := range counted {
+		if in(other) && other.Manifest != one.Manifest && newestFirst(other, newest) < 0 {
+			newer[other.Manifest] = true
+		}
+	}
+	return len(newer)
 }

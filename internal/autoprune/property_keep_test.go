@@ -23,6 +23,7 @@ func drawKeeps(t *rapid.T) string {
 		number := rapid.IntRange(1, 4).Draw(t, "keep newest")
 		return rapid.SampledFrom([]string{
 			fmt.Sprintf(`{"newest": %d}`, number),
+			fmt.Sprintf(`{"newest": %d, "countImages": true}`, number),
 			fmt.Sprintf(`{"newest": %d, "groupBy": "^([a-z]+)"}`, number),
 			fmt.Sprintf(`{"newest": %d, "groupBy": "^(v)?.*?([0-9])$"}`, number),
 			fmt.Sprintf(`{"usedWithin": "%dh"}`, rapid.IntRange(1, 60).Draw(t, "keep age")),
@@ -111,6 +112,9 @@ func (s scene) keptBy(i int, k autoprune.KeepForm, one autoprune.Tag) bool {
 	}
 	if k.GroupBy != "" && !regexp.MustCompile(k.GroupBy).MatchString(one.Name) {
 		return false
+	}
+	if k.CountImages {
+		return s.newerImages(i, one, counted, func(autoprune.Tag) bool { return true }) < k.Newest
 	}
 	newer := 0
 	for _, other := range counted {

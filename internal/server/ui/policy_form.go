@@ -31,7 +31,7 @@ var (
 	// readMembers are the members of answers that no request sets.
 	readMembers = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 	// memberOrder is the order in which a document is shown.
-	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
+	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
 		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"keepUntagged"})
 )
 
@@ -51,6 +51,7 @@ type policyForm struct {
 	Text     map[string]string // of textMembers, numberMembers and listMembers
 	Excludes bool              // the pattern names the tags that aren't selected
 	Orphans  bool
+	Images   bool // numTags counts images
 	Keep     []keepRow
 	Windows  []windowRow
 	Others   string // members without a field, as a JSON object, "" for none
@@ -131,6 +132,9 @@ func (d document) writable() document {
 	if string(d["removeOrphans"]) == "false" {
 		delete(d, "removeOrphans")
 	}
+	if string(d["countImages"]) == "false" {
+		delete(d, "countImages")
+	}
 	return d
 }
 
@@ -164,6 +168,7 @@ func formOf(d document) policyForm {
 	d.take("tagPatternMatches", &matches)
 	f.Excludes = !matches
 	d.take("removeOrphans", &f.Orphans)
+	d.take("countImages", &f.Images)
 	f.takeRows(d)
 	f.Others = d.text()
 	return f.pad()
@@ -301,6 +306,9 @@ func keepRowOf(k autoprune.KeepForm) keepRow {
 	case k.Versions != "":
 		return keepRow{string(k.Versions), newest, ""}
 	}
+	if k.CountImages {
+		return keepRow{"newest_images", newest, k.GroupBy}
+	}
 	return keepRow{"newest", newest, k.GroupBy}
 }
 
@@ -309,7 +317,7 @@ func readPolicyForm(v url.Values) policyForm {
 	f := policyForm{
 		AsJSON: v.Get("as") == "json", Document: v.Get("document"), Version: v.Get("version"),
 		Method: v.Get("method"), Text: make(map[string]string), Excludes: v.Get("tagPatternMatches") == "false",
-		Orphans: v.Get("removeOrphans") != "", Others: strings.TrimSpace(v.Get("others")),
+		Orphans: v.Get("removeOrphans") != "", Images: v.Get("countImages") != "", Others: strings.TrimSpace(v.Get("others")),
 	}
 	for _, name := range slices.Concat(textMembers, numberMembers, listMembers) {
 		f.Text[name] = strings.TrimSpace(v.Get(name))
@@ -385,6 +393,9 @@ func (f policyForm) document() (document, error) {
 	if f.Excludes {
 		put("tagPatternMatches", false)
 	}
+	if f.Images && f.counts() {
+		put("countImages", true)
+	}
 	if f.Orphans {
 		put("removeOrphans", true)
 	}
@@ -417,8 +428,11 @@ func (f policyForm) keepRules() (list []map[string]any) {
 			continue
 		case "usedWithin", "tagPattern":
 			rule[k.Kind] = k.Value
-		case "newest":
-			rule[k.Kind] = numberOr(k.Value)
+		case "newest", "newest_images":
+			rule["newest"] = numberOr(k.Value)
+			if k.Kind != "newest" {
+				rule["countImages"] = true
+			}
 			if k.Group != "" {
 				rule["groupBy"] = k.Group
 			}

@@ -18,6 +18,7 @@ var members = map[string][]string{
 	"olderThan":         {`"90d"`, `"5"`, `7`, `" 1d"`},
 	"maxBytes":          {`"50GiB"`, `"x"`, `"50 GiB"`, `5`},
 	"numTags":           {`5`, `1e3`, `"x"`},
+	"countImages":       {`true`, `1`},
 	"groupBy":           {`"^(v)"`, `7`, `" (a)"`},
 	"tagPattern":        {`"^pr-"`, `"a\nb"`, `"\"><script>"`, `" v "`},
 	"tagPatternMatches": {`false`, `"no"`},
@@ -30,7 +31,7 @@ var members = map[string][]string{
 	"grace":             {`"7d"`},
 	"maxDeleted":        {`100`},
 	"neverBelow":        {`5`, `-1`},
-	"keep": {`[{"newest":10},{"newest":2,"groupBy":"^(v)"},{"usedWithin":"3d"}]`, `[{"versions":"releases"},{"versions":"newest_patches","newest":2}]`,
+	"keep": {`[{"newest":10},{"newest":2,"groupBy":"^(v)"},{"newest":3,"countImages":true},{"usedWithin":"3d"}]`, `[{"versions":"releases"},{"versions":"newest_patches","newest":2}]`,
 		`[{"tagPattern":"^v","usedWithin":"3d"}]`, `[{"versions":"newest_majors"}]`, `[{"hashed":1}]`, `"all"`},
 	"windows": {`[{"days":["mon","fri"],"from":"22:00","to":"06:00","zone":"Europe/Berlin"}]`, `[{"days":["someday"]}]`, `[{"from":"01:00","to":"02:00","every":2}]`},
 	"future":  {`{"a":[1,2,{"b":null}]}`, `"<b>"`},
@@ -46,7 +47,7 @@ func TestFormKeepsDocument(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			values := members[name]
 			// A policy has an age, a number or a size, as its method says; the editor sends only that.
-			if isAmount(name) && name != amountMember(method) || name == "groupBy" && method != "number_of_tags" {
+			if isAmount(name) && name != amountMember(method) || (name == "groupBy" || name == "countImages") && method != "number_of_tags" {
 				continue
 			}
 			if i := rapid.IntRange(-1, len(values)-1).Draw(t, name); i >= 0 {
@@ -84,6 +85,9 @@ func formValues(f policyForm) url.Values {
 	}
 	if f.Orphans {
 		v.Set("removeOrphans", "true")
+	}
+	if f.Images {
+		v.Set("countImages", "true")
 	}
 	for i, k := range f.Keep {
 		v.Set(fmt.Sprintf("keep%d.kind", i), k.Kind)

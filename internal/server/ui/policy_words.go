@@ -19,7 +19,7 @@ type policyWords struct {
 func wordsOf(v api.PolicyView) policyWords {
 	w := policyWords{Does: "Deletes " + selectionWords(v.Method, v.Value)}
 	if text := v.CountingForm.String(); text != "" {
-		w.Does += " " + clip(400, text)
+		w.Does += ", counted by " + clip(400, text)
 	}
 	if v.TagPattern != nil {
 		verb := "match"
@@ -83,10 +83,8 @@ func keepWords(k autoprune.KeepForm) string {
 		return "the newest release of each minor version"
 	case k.Versions == autoprune.NewestPrereleases && k.Newest <= 1:
 		return "the newest prerelease"
-	case k.Versions == "" && k.GroupBy == "":
-		return "the newest " + formatNumber(k.Newest)
 	case k.Versions == "":
-		return fmt.Sprintf("the newest %s of each group by %s", formatNumber(k.Newest), k.GroupBy)
+		return strings.TrimSpace("the newest " + formatNumber(k.Newest) + " " + k.Counting().String())
 	}
 	return k.String()
 }

@@ -204,6 +204,8 @@ func (f *policyFlags) check() error {
 	switch {
 	case f.keep.groupBy != "" && f.keep.newest == 0:
 		return command.Usagef("--keep-group needs --keep-newest N")
+	case f.keep.images && f.keep.newest == 0:
+		return command.Usagef("--keep-count-images needs --keep-newest N")
 	case f.not && f.pattern == "":
 		return command.Usagef("--not-matching needs --pattern REGEXP")
 	}

@@ -9,13 +9,14 @@ import (
 
 // countingFlags are the flags that say what --num-tags counts.
 type countingFlags struct {
-	groupBy   string
-	perBranch bool
+	groupBy           string
+	perBranch, images bool
 }
 
 func (f *countingFlags) add(cmd *cobra.Command) {
 	textFlag(cmd, &f.groupBy, "group-by", "", "let --num-tags count in each group: what the parentheses of this `REGEXP` capture in a name. A tag in no group stays", checkPattern)
 	cmd.Flags().BoolVar(&f.perBranch, "per-branch", false, "let --num-tags count in each branch, for names such as main-3f2a9c1 or main-20260301; other tags stay")
+	cmd.Flags().BoolVar(&f.images, "count-images", false, "let --num-tags count images: tags of the same manifest count as one")
 }
 
 // given says whether any of the flags was given.
@@ -35,10 +36,13 @@ func (f *countingFlags) check(counts bool) error {
 
 // first returns the name of a flag that was given.
 func (f *countingFlags) first() string {
-	if f.groupBy != "" {
+	switch {
+	case f.groupBy != "":
 		return "--group-by"
+	case f.perBranch:
+		return "--per-branch"
 	}
-	return "--per-branch"
+	return "--count-images"
 }
 
 // set adds the members of the policy for which flags were given.
@@ -48,5 +52,8 @@ func (f *countingFlags) set(members map[string]any) {
 		members["groupBy"] = autoprune.BranchPattern
 	case f.groupBy != "":
 		members["groupBy"] = f.groupBy
+	}
+	if f.images {
+		members["countImages"] = true
 	}
 }

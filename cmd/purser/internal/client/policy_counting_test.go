@@ -17,6 +17,7 @@ func TestCountingFlags(t *testing.T) {
 	}{
 		{countingFlags{}, autoprune.CountingForm{}},
 		{countingFlags{groupBy: "^(a)"}, autoprune.CountingForm{GroupBy: "^(a)"}},
+		{countingFlags{images: true}, autoprune.CountingForm{CountImages: true}},
 		{countingFlags{perBranch: true}, autoprune.CountingForm{GroupBy: autoprune.BranchPattern}},
 	} {
 		f := policyFlags{policyValues: policyValues{numTags: 10}, count: tt.flags}
