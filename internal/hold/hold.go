@@ -73,6 +73,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -85,6 +86,7 @@ const (
 	MinLease          = time.Minute
 	maxUsedBy         = 256 // bytes
 	maxKind           = 64  // bytes
+	maxReports        = 2   // that are handled at once
 	// MaxMissing is how many missing digests an answer lists.
 	MaxMissing = 100
 )
@@ -124,7 +126,7 @@ type Holds struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
-	reports chan struct{} // limits the reports that are handled at once
+	reports *limit.Turns // of the reports that are handled at once
 }
 
 // New makes Holds. Run starts the worker that watches the reporters.
@@ -140,7 +142,7 @@ func New(o Options) (*Holds, error) {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	h := &Holds{opt: o, db: o.DB, log: o.Log, metrics: newMetrics(o.Metrics), reports: make(chan struct{}, 2)}
+	h := &Holds{opt: o, db: o.DB, log: o.Log, metrics: newMetrics(o.Metrics), reports: limit.NewTurns(maxReports)}
 	h.loop = worker.New(worker.Options{Name: "hold_watcher", Log: o.Log, Metrics: o.Worker, Batch: h.watch})
 	return h, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestReportsAtOnce: two reports that are differences to the same revision wait for the reporter's
-// row. The second must see what the first has changed, and be refused.
+// TestReportsAtOnce: two reports that are differences to the same revision come to two replicas and
+// wait for the reporter's row. The second must see what the first has changed, and be refused.
 func TestReportsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -24,10 +24,14 @@ func TestReportsAtOnce(t *testing.T) {
 	if _, err := tx.Exec(ctx, "SELECT FROM holdreporters FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
+	replica, err := hold.New(hold.Options{DB: b.d})
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan error, 2)
-	for i := range 2 {
+	for i, h := range []*hold.Holds{b.Holds, replica} {
 		go func() {
-			_, err := b.Report(ctx, acme, hold.Report{Base: &revision, By: hold.By{MayEnd: true}, Items: items(20+i, 21+i, "")})
+			_, err := h.Report(ctx, acme, hold.Report{Base: &revision, By: hold.By{MayEnd: true}, Items: items(20+i, 21+i, "")})
 			done <- err
 		}()
 	}

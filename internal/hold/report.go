@@ -92,12 +92,11 @@ func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error)
 	if err != nil {
 		return Reported{}, err
 	}
-	select {
-	case h.reports <- struct{}{}:
-		defer func() { <-h.reports }()
-	case <-ctx.Done():
-		return Reported{}, ctx.Err()
+	ended, err := h.reports.Wait(ctx, sharers(p, r.By)...)
+	if err != nil {
+		return Reported{}, err
 	}
+	defer ended()
 	r.Items = items
 	var out Reported
 	var namespace *int64
@@ -121,6 +120,19 @@ func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error)
 	out.Missing, out.MissingDigests = h.missing(ctx, namespace, all)
 	h.metrics.reports.Observe(time.Since(began).Seconds())
 	return out, nil
+}
+
+// sharers returns whose share of the places a report takes: one account's reports, and those of
+// all accounts to one namespace, wait for each other, so that others find a place. Reports for
+// the whole registry have no namespace that they share.
+func sharers(p Place, by By) (list []string) {
+	if by.ID != 0 {
+		list = append(list, fmt.Sprint("account ", by.ID))
+	}
+	if p.Namespace != "" {
+		list = append(list, "namespace "+p.Namespace)
+	}
+	return list
 }
 
 // check returns the items of a report without duplicates, in the order of their digests.

@@ -11,7 +11,7 @@ import (
 // run at a time, and the other client's must run second.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
+		turns := NewTurns(1)
 		ended := make(chan struct{})
 		var order []string
 		request := func(client string) {
@@ -48,7 +48,7 @@ func TestTurns(t *testing.T) {
 // keep later ones from running.
 func TestTurnsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
+		turns := NewTurns(1)
 		done, err := turns.Wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -76,6 +76,42 @@ func TestTurnsGivenUp(t *testing.T) {
 		}
 		if n := len(turns.clients); n != 0 {
 			t.Errorf("%d clients are still known", n)
+		}
+	})
+}
+
+// TestTurnsOfTwoKinds: two accounts send requests for one namespace, and a third one sends a request
+// for another namespace. The first two take one of the two places only, so the third one's runs.
+func TestTurnsOfTwoKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(2)
+		running := make(chan string, 5)
+		ended := make(chan struct{})
+		for _, client := range []string{"a acme", "a acme", "b acme", "b acme", "c other"} {
+			go func() {
+				done, err := turns.Wait(t.Context(), "account "+client[:1], "namespace "+client[2:])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				running <- client
+				<-ended
+				done()
+			}()
+			synctest.Wait()
+		}
+		if n := len(running); n != 2 {
+			t.Errorf("%d requests run, want 2", n)
+		}
+		for _, want := range []string{"a acme", "c other"} {
+			if got := <-running; got != want {
+				t.Errorf("%s runs, want %s", got, want)
+			}
+		}
+		close(ended)
+		synctest.Wait()
+		if n := len(turns.clients); len(running) != 3 || n != 0 {
+			t.Errorf("%d of the other three ran, and %d clients are still known", len(running), n)
 		}
 	})
 }

@@ -138,7 +138,7 @@ func New(o Options) (*API, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
-		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(),
+		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
 		gc:     runs.New[gcReport]("garbage collection", o.Log),
 		checks: runs.New[checkReport]("a check", o.Log),
 		loose:  runs.New[*loosefk.Result]("a run of loose foreign keys", o.Log),
