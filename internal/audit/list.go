@@ -35,8 +35,8 @@ type Filter struct {
 	// Repository is a repository's path. It also matches the entries of a deleted
 	// repository that had the same path.
 	Repository string
-	// RepositoryID matches the entries of one repository. Entries lose the id when the
-	// repository is deleted.
+	// RepositoryID matches the entries of one repository, and not those of others that have had
+	// the path before. Entries lose the id when the repository is deleted.
 	RepositoryID int64
 	Tag          string
 	Digest       oci.Digest

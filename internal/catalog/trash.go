@@ -84,8 +84,8 @@ func (c *Catalog) trashRepository(ctx context.Context, tx pgx.Tx, r repository, 
 				purge_after = now() + @keep::interval, deleted_by = @actor
 			WHERE id = @repository AND deleted_at IS NULL RETURNING deleted_path AS path
 		)
-		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, detail)
-		SELECT 'delete_repo', @actor, @address, @user_agent, @request_id, split_part(path, '/', 1), path,
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, detail)
+		SELECT 'delete_repo', @actor, @address, @user_agent, @request_id, split_part(path, '/', 1), path, @repository,
 			jsonb_strip_nulls(jsonb_build_object('trash', @trash::text, 'held_by', @held_by::text[],
 				'holds', CASE WHEN @held_by::text[] IS NOT NULL THEN 'overridden' END))
 		FROM gone`, audit.Args(ctx, db.Args{"repository": r.id, "keep": c.opt.TrashKeep, "held_by": heldBy,

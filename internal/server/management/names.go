@@ -12,7 +12,8 @@ import (
 
 // The audit log and the runs of auto-pruning keep what was in a namespace that is deleted. Somebody
 // else may make a namespace under the same name, and is shown nothing of that: only those who
-// operate the registry see what has the same name.
+// operate the registry see what has the same name. So it is with a repository's log, which the
+// namespace's administrators may see too.
 
 // seen returns the id of the namespace of this name to whose rows the client is limited, and when it
 // was made; 0 if the client may see the rows of all namespaces that have had the name.
@@ -34,6 +35,13 @@ func (a *API) logFilter(ctx context.Context, req logRequest) (audit.Filter, erro
 	if namespace == "" {
 		namespace, _, _ = strings.Cut(req.repository, "/")
 	}
-	f.NamespaceID, f.Born, err = a.seen(ctx, namespace)
+	if f.NamespaceID, f.Born, err = a.seen(ctx, namespace); err != nil || f.NamespaceID == 0 || req.repository == "" {
+		return f, err
+	}
+	err = a.server.Authorize(ctx, auth.Administer, auth.OfNamespace(namespace))
+	if code := oci.CodeOf(err); code != oci.Denied && code != oci.Unauthorized {
+		return f, err
+	}
+	f.RepositoryID, err = a.catalog.RepositoryID(ctx, req.repository)
 	return f, err
 }
