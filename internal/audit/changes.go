@@ -13,9 +13,12 @@ import (
 
 // Change is the audit log's entry of a push, of a tag's creation or move, or of a deletion.
 // Position is its place in the order in which Changes returns entries.
+//
+// NamespaceID tells the namespace from others that have had its name. It is 0 if it isn't known.
 type Change struct {
 	Position
 	Entry
+	NamespaceID int64
 }
 
 // End is a position after every entry that can ever exist: a reader that starts there
@@ -32,7 +35,7 @@ var End = Position{XID: maxID, ID: maxID}
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
-		SELECT xid::text AS xid_text, id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
+		SELECT xid::text AS xid_text, COALESCE(namespace_id, 0), id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
 			COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
 			COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
 			COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time,
@@ -47,7 +50,7 @@ func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Chan
 	}
 	list, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (c Change, err error) {
 		var xid string
-		found, err := scanRow(withXID{r, &xid})
+		found, err := scanRow(withMore{r, []any{&xid, &c.NamespaceID}})
 		if err != nil {
 			return c, err
 		}
@@ -77,22 +80,22 @@ func wholeTransactions(list []Change) []Change {
 	return list
 }
 
-// withXID wraps a database row whose first column is the id of the transaction that wrote
-// an entry, and whose other columns are those of the entry. Scan stores the first column in
-// `xid`.
-type withXID struct {
+// withMore wraps a database row whose first columns are others than those of an entry. Scan stores
+// them where `more` points.
+type withMore struct {
 	pgx.CollectableRow
-	xid *string
+	more []any
 }
 
-func (r withXID) Scan(dest ...any) error {
-	return r.CollectableRow.Scan(append([]any{r.xid}, dest...)...)
+func (r withMore) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append(r.more, dest...)...)
 }
 
-// Watch asks CountPulls to count the pulls of a namespace from a time on.
+// Watch asks CountPulls to count the pulls of a namespace from a time on. The namespace is named by
+// its id, since others may have had its name.
 type Watch struct {
-	Namespace string
-	Since     time.Time
+	NamespaceID int64
+	Since       time.Time
 }
 
 // PullCount is the number of pulls of a repository that CountPulls counted for one Watch.
@@ -112,14 +115,14 @@ type PullCount struct {
 // known. Therefore PullCount.First may be before Since, by at most the time within which
 // the recorder joins pulls: a second, or more while the recorder's buffer was full.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
-	names, since := make([]string, len(of)), make([]time.Time, len(of))
+	ids, since := make([]int64, len(of)), make([]time.Time, len(of))
 	for i, w := range of {
-		names[i], since[i] = w.Namespace, w.Since
+		ids[i], since[i] = w.NamespaceID, w.Since
 	}
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
 		WITH unread AS MATERIALIZED (
-			SELECT xid, id, time, COALESCE(first_time, time) AS first_time, pulls, namespace, repository FROM auditlog
+			SELECT xid, id, time, COALESCE(first_time, time) AS first_time, pulls, namespace_id, repository FROM auditlog
 			WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
 			ORDER BY xid, id LIMIT $3
 		), newest AS (
@@ -128,9 +131,9 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 		SELECT 0, '', (SELECT count(*) FROM unread), 'epoch'::timestamptz, 'epoch'::timestamptz, xid::text, id FROM newest
 		UNION ALL
 		SELECT w.n::int, COALESCE(u.repository, ''), sum(u.pulls)::bigint, min(u.first_time), max(u.time), '0', 0
-		FROM unread u JOIN unnest($4::text[], $5::timestamptz[]) WITH ORDINALITY AS w (namespace, since, n)
-			ON w.namespace = u.namespace AND u.time >= w.since
-		GROUP BY w.n, u.repository`, xid, id, n, names, since)
+		FROM unread u JOIN unnest($4::bigint[], $5::timestamptz[]) WITH ORDINALITY AS w (namespace_id, since, n)
+			ON w.namespace_id = u.namespace_id AND u.time >= w.since
+		GROUP BY w.n, u.repository`, xid, id, n, ids, since)
 	if err != nil {
 		return nil, after, false, fmt.Errorf("counting pulls in the audit log: %w", err)
 	}

@@ -126,13 +126,18 @@ func TestWatchedPullsAreAddedUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	at := time.Date(2026, 3, 5, 7, 0, 0, 0, time.UTC)
+	var namespace int64
+	must(t, d.Pool.QueryRow(t.Context(), "INSERT INTO top_level_namespaces (name) VALUES ('namespaceb') RETURNING id").Scan(&namespace))
 	e := same(nil, at)
+	must(t, d.Pool.QueryRow(t.Context(), "INSERT INTO repositories (top_level_namespace_id, path) VALUES ($1, $2) RETURNING id", namespace, e.Repository).
+		Scan(&e.RepositoryID))
+	other := e
 	e.Pulls, e.FirstTime = 36, at.Add(-time.Second)
-	must(t, Append(t.Context(), d.Pool, e, same(nil, at)))
+	must(t, Append(t.Context(), d.Pool, e, other))
 	var counts []PullCount
 	eventually(t, "older transactions of the server are over", func() bool {
 		must(t, d.Tx(t.Context(), func(tx pgx.Tx) (err error) {
-			counts, _, _, err = CountPulls(t.Context(), tx, Position{}, 10, []Watch{{"namespaceb", at.Add(-time.Hour)}})
+			counts, _, _, err = CountPulls(t.Context(), tx, Position{}, 10, []Watch{{namespace, at.Add(-time.Hour)}})
 			return err
 		}))
 		return len(counts) > 0

@@ -112,7 +112,7 @@ func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 // watcher is an enabled webhook.
 type watcher struct {
 	ID        uuid.UUID
-	Namespace string
+	Namespace int64 // its id: others may have had its name
 	Events    []string
 	Since     time.Time
 }
@@ -201,7 +201,7 @@ func beginAnew(ctx context.Context, q db.Querier) error {
 // enabled, or `since` if that is later.
 func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT w.uuid, n.name, w.events, GREATEST(w.active_since, $1)
+		SELECT w.uuid, n.id, w.events, GREATEST(w.active_since, $1)
 		FROM webhooks w JOIN live_namespaces n ON n.id = w.namespace_id
 		WHERE w.enabled ORDER BY w.uuid FOR KEY SHARE OF w`, since)
 	if err != nil {
@@ -213,7 +213,7 @@ func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, err
 // readChanges reads entries of changes after the position p, and moves p past them. It
 // returns the notices of these changes for the webhooks that ask for them.
 func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (list []notice, more bool, err error) {
-	in := make(map[string][]watcher)
+	in := make(map[int64][]watcher)
 	for _, w := range watchers {
 		if slices.ContainsFunc(ofChanges, w.wants) {
 			in[w.Namespace] = append(in[w.Namespace], w)
@@ -227,7 +227,7 @@ func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher
 		return nil, false, err
 	}
 	p.changes = changes[len(changes)-1].Position
-	changes = slices.DeleteFunc(changes, func(c audit.Change) bool { return len(in[c.Namespace]) == 0 })
+	changes = slices.DeleteFunc(changes, func(c audit.Change) bool { return len(in[c.NamespaceID]) == 0 })
 	for _, h := range happenings(changes) {
 		e := Event{Type: h.event, Time: h.at, Data: h.data}
 		body, err := e.body()
@@ -250,7 +250,7 @@ func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watcher
 	var ids []uuid.UUID
 	for _, w := range watchers {
 		if w.wants(EventPull) {
-			of, ids = append(of, audit.Watch{Namespace: w.Namespace, Since: w.Since}), append(ids, w.ID)
+			of, ids = append(of, audit.Watch{NamespaceID: w.Namespace, Since: w.Since}), append(ids, w.ID)
 		}
 	}
 	if len(of) == 0 {

@@ -74,6 +74,33 @@ func TestEventsOfANamespace(t *testing.T) {
 	}
 }
 
+// TestEventsOfFormerNamespace: a namespace with a webhook is deleted, somebody else makes one under
+// its name and deletes it, and the first one comes back. Its webhook is told nothing of what happened
+// in the other one.
+func TestEventsOfFormerNamespace(t *testing.T) {
+	t.Parallel()
+	s, d := hooked(t, Options{})
+	hook := subscribe(t, s, "http://127.0.0.1:1/", Events()...)
+	const away = `UPDATE top_level_namespaces SET name = '#' || id, deleted_name = name, deleted_at = now(), purge_after = now() + interval '1 day' WHERE id = $1`
+	var first, other int64
+	must(t, d.Pool.QueryRow(t.Context(), "SELECT id FROM top_level_namespaces WHERE name = 'app'").Scan(&first))
+	exec(t, d, 1, away, first)
+	must(t, d.Pool.QueryRow(t.Context(), "INSERT INTO top_level_namespaces (name) VALUES ('app') RETURNING id").Scan(&other))
+	pull := entryOf(audit.PullRepo, "app/secret", "v1")
+	must(t, d.Pool.QueryRow(t.Context(), "INSERT INTO repositories (top_level_namespace_id, path) VALUES ($1, 'app/secret') RETURNING id", other).Scan(&pull.RepositoryID))
+	logged(t, d, entryOf(audit.PushRepo, "app/secret", "v1"), entryOf(audit.DeleteTag, "app/secret", "v1"), pull)
+	exec(t, d, 1, away, other)
+	exec(t, d, 1, "UPDATE top_level_namespaces SET name = 'app', deleted_name = NULL, deleted_at = NULL, purge_after = NULL WHERE id = $1", first)
+	logged(t, d, entryOf(audit.PushRepo, "app/web", "v1"), entryOf(audit.PullRepo, "app/web", "v1"))
+	dispatchAll(t, s)
+	eventually(t, "counted", func() bool { dispatchAll(t, s); return len(bodies(t, d, hook.ID)) >= 2 })
+	for _, b := range bodies(t, d, hook.ID) {
+		if data := b["data"].(map[string]any); data["repository"] != "app/web" {
+			t.Errorf("the webhook is told of the other namespace: %v", b)
+		}
+	}
+}
+
 // TestDispatchersDie: several dispatchers run at once, and their transactions often fail.
 // Each push must nevertheless give exactly one notice, and each pull must be counted
 // exactly once.

@@ -107,7 +107,7 @@ type counted struct {
 // happened is an event in a namespace, before the dispatcher has looked for the webhooks
 // that ask for it.
 type happened struct {
-	namespace string
+	namespace int64
 	event     string
 	at        time.Time
 	data      any
@@ -145,7 +145,7 @@ func happenings(list []audit.Change) []happened {
 		i, ok := at[k]
 		if !ok {
 			i, at[k] = len(out), len(out)
-			out = append(out, happened{c.Namespace, event, c.Time, newData(event, c.Entry)})
+			out = append(out, happened{c.NamespaceID, event, c.Time, newData(event, c.Entry)})
 		}
 		switch data := out[i].data.(type) {
 		case *pushed:

@@ -19,11 +19,18 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// hooked returns a sender on a database that has the namespace app.
+// inApp are the ids of the repositories of the namespace app.
+var inApp = map[string]int64{"app/web": 1001, "app/api": 1002}
+
+// hooked returns a sender on a database that has the namespace app with the repositories inApp.
 func hooked(t testing.TB, o Options) (*Sender, *db.DB) {
 	t.Helper()
 	d := dbtest.New(t)
 	exec(t, d, 1, "INSERT INTO top_level_namespaces (name) VALUES ('app')")
+	for path, id := range inApp {
+		exec(t, d, 1, `INSERT INTO repositories (top_level_namespace_id, id, path) OVERRIDING SYSTEM VALUE
+			SELECT id, $1, $2 FROM top_level_namespaces WHERE name = 'app'`, id, path)
+	}
 	o.DB, o.AllowPrivateHooks, o.Pulls = d, true, true
 	o.Look, o.Window = 5*time.Millisecond, max(o.Window, time.Millisecond)
 	return newSender(t, o), d
@@ -57,7 +64,11 @@ var someDigest = func() oci.Digest {
 }()
 
 func entryOf(kind audit.Kind, repository, tag string) audit.Entry {
-	return audit.Entry{Kind: kind, Repository: repository, Tag: tag, Digest: someDigest, Actor: "ada", Address: "192.0.2.7", RequestID: "r-1", UserAgent: "docker"}
+	e := audit.Entry{Kind: kind, Repository: repository, Tag: tag, Digest: someDigest, Actor: "ada", Address: "192.0.2.7", RequestID: "r-1", UserAgent: "docker"}
+	if kind == audit.PullRepo { // pulls belong to the namespace of their repository
+		e.RepositoryID = inApp[repository]
+	}
+	return e
 }
 
 // dispatchAll lets the dispatcher work until it has made notices of all entries that were
