@@ -2,8 +2,11 @@ package autoprune
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/hold"
 )
@@ -31,7 +34,11 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 		return err
 	}
 	var name string
-	if err := j.p.db.Pool.QueryRow(ctx, "SELECT name FROM top_level_namespaces WHERE id = $1", namespace).Scan(&name); err != nil {
+	err = j.p.db.Pool.QueryRow(ctx, "SELECT name FROM live_namespaces WHERE id = $1", namespace).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) { // it was deleted meanwhile
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("looking for reporters: %w", err)
 	}
 	j.unreported.add(name)

@@ -303,7 +303,7 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 		if r.Scope != RepositoryScope {
 			continue
 		}
-		err := p.db.Pool.QueryRow(ctx, "SELECT r.path FROM repositoryautoprunepolicy p JOIN repositories r ON r.id = p.repository_id WHERE p.uuid = $1", r.Policy).
+		err := p.db.Pool.QueryRow(ctx, "SELECT r.path FROM repositoryautoprunepolicy p JOIN live_repositories r ON r.id = p.repository_id WHERE p.uuid = $1", r.Policy).
 			Scan(&list[i].Repository)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return nil, fmt.Errorf("looking for the repository of policy %s: %w", r.Policy, err)
