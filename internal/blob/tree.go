@@ -23,6 +23,11 @@ type Tree interface {
 	// no such directory. A file that is created or deleted meanwhile may be missing. If the
 	// listing fails, the last element is the error.
 	Files(ctx context.Context, dir string) iter.Seq2[Object, error]
+
+	// Others returns the paths of what is in the directory `dir`, and with `deep` in all directories
+	// below it, that is neither a directory nor a regular file, sorted: symbolic links, which no
+	// listing follows, FIFOs and so on. An S3 store has none.
+	Others(ctx context.Context, dir string, deep bool) ([]string, error)
 }
 
 var _ Tree = (*Dir)(nil)
@@ -88,6 +93,37 @@ func (d *Dir) walk(ctx context.Context, dir string, yield func(Object, error) bo
 		}
 		return err
 	})
+}
+
+// Others implements Tree.
+func (d *Dir) Others(ctx context.Context, dir string, deep bool) ([]string, error) {
+	name, err := d.inside(dir)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(d.path)
+	if err != nil {
+		return nil, fmt.Errorf("listing a directory: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // only read
+	var others []string
+	err = fs.WalkDir(root.FS(), name, func(file string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // deleted meanwhile, or there is no directory
+		case err != nil:
+			return err
+		case e.IsDir() && file != name && !deep:
+			return fs.SkipDir
+		case file != name && !e.IsDir() && !e.Type().IsRegular():
+			others = append(others, file)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing what is no file: %w", err)
+	}
+	return others, nil
 }
 
 // inside returns the name of a directory below the store's, relative to it, with slashes.

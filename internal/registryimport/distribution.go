@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,19 +32,23 @@ func (d *distribution) prefix() string { return d.root + "/" }
 
 // repositories implements source. Names of directories that begin with "_" are distribution's own,
 // and repositories may be nested.
-func (d *distribution) repositories(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) { d.walk(ctx, "", yield) }
+func (d *distribution) repositories(ctx context.Context) iter.Seq2[found, error] {
+	return func(yield func(found, error) bool) { d.walk(ctx, "", yield) }
 }
 
 // walk yields the repositories whose names begin with `name`, itself included.
-func (d *distribution) walk(ctx context.Context, name string, yield func(string, error) bool) bool {
+func (d *distribution) walk(ctx context.Context, name string, yield func(found, error) bool) bool {
 	below, err := d.store.Directories(ctx, path.Join(d.root, "repositories", name))
 	if err != nil {
-		yield("", err)
+		yield(found{}, err)
+		return false
+	}
+	own := func(dir string) bool { return strings.HasPrefix(dir, "_") && dir != "_manifests" }
+	if !others(ctx, d.store, path.Join(d.root, "repositories", name), name, own, yield) {
 		return false
 	}
 	for _, dir := range below {
-		if dir == "_manifests" && !yield(name, nil) {
+		if dir == "_manifests" && !yield(found{name: name}, nil) {
 			return false
 		}
 		if dir == "." || dir == ".." {
@@ -86,7 +91,68 @@ func (d *distribution) contents(ctx context.Context, repository string) (content
 			out.tags[parts[1]] = tagged{digest, file.Modified}
 		}
 	}
-	return out, d.withoutLink(ctx, repository, named, &out)
+	if err := d.withoutLink(ctx, repository, named, &out); err != nil {
+		return out, err
+	}
+	return out, d.odd(ctx, repository, named, &out)
+}
+
+// odd names what is neither a directory nor a regular file among a repository's links, and directories in
+// the place of a manifest's link. `named` has the tags that are imported or named already. A
+// manifest's link may be a symbolic link to a file of the store. A directory of a manifest without a
+// link is what a deletion leaves.
+func (d *distribution) odd(ctx context.Context, repository string, named map[string]bool, out *contents) error {
+	dir := path.Join(d.root, "repositories", repository, "_manifests")
+	keys, err := d.store.Others(ctx, dir, true)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		parts := strings.Split(strings.TrimPrefix(key, dir+"/"), "/")
+		if parts[0] == "tags" && len(parts) > 2 && named[parts[1]] {
+			continue
+		}
+		if len(parts) == 4 && parts[0] == "revisions" && parts[3] == "link" {
+			file, err := d.store.Stat(ctx, key)
+			digest, wrong := oci.ParseDigest(parts[1] + ":" + parts[2])
+			if err == nil && wrong == nil {
+				out.manifests[digest] = file.Modified
+				continue
+			}
+			if err != nil && !errors.Is(err, blob.ErrNotFound) {
+				return err
+			}
+		}
+		out.skipped = append(out.skipped, Skip{Repository: repository, Reason: passedOver(key)})
+	}
+	return d.revisionsWithoutLink(ctx, repository, path.Join(dir, "revisions"), out)
+}
+
+// revisionsWithoutLink names the manifests whose link is a directory.
+func (d *distribution) revisionsWithoutLink(ctx context.Context, repository, dir string, out *contents) error {
+	algorithms, err := d.store.Directories(ctx, dir)
+	if err != nil {
+		return err
+	}
+	for _, algorithm := range algorithms {
+		below, err := d.store.Directories(ctx, path.Join(dir, algorithm))
+		if err != nil {
+			return err
+		}
+		for _, hex := range below {
+			if digest, err := oci.ParseDigest(algorithm + ":" + hex); err == nil && !out.manifests[digest].IsZero() {
+				continue
+			}
+			links, err := d.store.Directories(ctx, path.Join(dir, algorithm, hex))
+			if err != nil {
+				return err
+			}
+			if slices.Contains(links, "link") {
+				out.skipped = append(out.skipped, Skip{Repository: repository, Reason: path.Join(dir, algorithm, hex, "link") + " is a directory"})
+			}
+		}
+	}
+	return nil
 }
 
 // withoutLink finds the directories of tags for which the listing of files had no current/link, which
@@ -102,6 +168,7 @@ func (d *distribution) withoutLink(ctx context.Context, repository string, named
 		if named[tag] || tag == "." || tag == ".." {
 			continue
 		}
+		named[tag] = true
 		key := path.Join(dir, tag, "current/link")
 		digest, err := d.link(ctx, key)
 		if reason, ok := reasonOf(err); ok {

@@ -132,11 +132,16 @@ func (m *importer) run(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(m.opt.Parallel)
 	var listErr error
-	for name, err := range m.source.repositories(groupCtx) {
+	for f, err := range m.source.repositories(groupCtx) {
 		if err != nil {
 			listErr = err
 			break
 		}
+		if f.reason != "" { // whatever Options.Repositories says: nobody knows which ones it has
+			m.skip(Skip{Repository: f.name, Reason: f.reason})
+			continue
+		}
+		name := f.name
 		if m.opt.Repositories != nil && !m.opt.Repositories.MatchString(name) {
 			continue
 		}

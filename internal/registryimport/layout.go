@@ -43,28 +43,35 @@ func (l *layouts) prefix() string {
 	return l.root + "/"
 }
 
-func (l *layouts) repositories(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) { l.walk(ctx, "", yield) }
+func (l *layouts) repositories(ctx context.Context) iter.Seq2[found, error] {
+	return func(yield func(found, error) bool) { l.walk(ctx, "", yield) }
 }
 
 // walk yields the repositories below the directory `name`, itself included.
-func (l *layouts) walk(ctx context.Context, name string, yield func(string, error) bool) bool {
+func (l *layouts) walk(ctx context.Context, name string, yield func(found, error) bool) bool {
 	isLayout, err := l.isLayout(ctx, name)
 	if err != nil {
-		yield("", err)
+		yield(found{}, err)
 		return false
 	}
-	if isLayout && !yield(name, nil) {
+	if isLayout && !yield(found{name: name}, nil) {
 		return false
 	}
 	below, err := l.store.Directories(ctx, path.Join(l.root, name))
 	if err != nil {
-		yield("", err)
+		yield(found{}, err)
+		return false
+	}
+	// zot's own directories begin with "_" or ".". Purser's objects are in a directory objects.
+	own := func(dir string) bool {
+		return isLayout && (dir == "blobs" || dir == "index.json" || dir == "oci-layout") || strings.HasPrefix(dir, "_") || strings.HasPrefix(dir, ".") ||
+			l.root == "" && name == "" && dir == "objects"
+	}
+	if !others(ctx, l.store, path.Join(l.root, name), name, own, yield) {
 		return false
 	}
 	for _, dir := range below {
-		// zot's own directories begin with "_" or ".". Purser's objects are in a directory objects.
-		if isLayout && dir == "blobs" || strings.HasPrefix(dir, "_") || strings.HasPrefix(dir, ".") || l.root == "" && name == "" && dir == "objects" {
+		if own(dir) {
 			continue
 		}
 		if !l.walk(ctx, path.Join(name, dir), yield) {

@@ -20,8 +20,9 @@ type source interface {
 	format() string
 	prefix() string // what the keys of all its objects begin with
 
-	// repositories returns the names of all repositories. An error is the last element.
-	repositories(ctx context.Context) iter.Seq2[string, error]
+	// repositories returns all repositories, and what stands where one may be and can't be looked
+	// into. An error is the last element.
+	repositories(ctx context.Context) iter.Seq2[found, error]
 
 	// contents returns what a repository has.
 	contents(ctx context.Context, repository string) (contents, error)
@@ -33,6 +34,30 @@ type source interface {
 	// elsewhere returns the path of another file with a blob's content, "" if there is none. It
 	// is asked if the blob's own file is empty.
 	elsewhere(ctx context.Context, d oci.Digest) (string, error)
+}
+
+// found is a repository, or what the reason says.
+type found struct{ name, reason string }
+
+// passedOver says that something is neither a directory nor a regular file.
+func passedOver(key string) string {
+	return key + " is neither a directory nor a regular file (symbolic links to directories aren't followed)"
+}
+
+// others yields what stands beside the directories of a directory in which repositories may be. `name` is
+// that of the directory's repository, `own` says which names are the other registry's own.
+func others(ctx context.Context, s Store, dir, name string, own func(string) bool, yield func(found, error) bool) bool {
+	keys, err := s.Others(ctx, dir, false)
+	if err != nil {
+		yield(found{}, err)
+		return false
+	}
+	for _, key := range keys {
+		if !own(path.Base(key)) && !yield(found{path.Join(name, path.Base(key)), passedOver(key)}, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // contents are the tags and manifests of a repository.
@@ -73,12 +98,15 @@ func open(ctx context.Context, s Store, dir string) (source, error) {
 		}
 	}
 	l := &layouts{store: s, root: dir}
-	for name, err := range l.repositories(ctx) {
+	for f, err := range l.repositories(ctx) {
 		if err != nil {
 			return nil, err
 		}
+		if f.reason != "" {
+			continue
+		}
 		// A lone index.json may be anything.
-		if _, err := s.Stat(ctx, path.Join(dir, name, "oci-layout")); !errors.Is(err, blob.ErrNotFound) {
+		if _, err := s.Stat(ctx, path.Join(dir, f.name, "oci-layout")); !errors.Is(err, blob.ErrNotFound) {
 			return l, err
 		}
 	}

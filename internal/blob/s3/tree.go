@@ -28,6 +28,9 @@ func (s *Store) Directories(ctx context.Context, dir string) ([]string, error) {
 	return names, ctx.Err() // see List
 }
 
+// Others implements blob.Tree: a bucket has objects only.
+func (s *Store) Others(context.Context, string, bool) ([]string, error) { return nil, nil }
+
 // Files implements blob.Tree.
 func (s *Store) Files(ctx context.Context, dir string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
