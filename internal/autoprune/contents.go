@@ -2,20 +2,30 @@ package autoprune
 
 import (
 	"context"
-	"maps"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Contents returns what the given manifests store.
 func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]Content, error) {
 	rows, err := s.tx.Query(ctx, `
-		SELECT want.place - 1, m.size, m.configuration_blob_digest FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, place)
+		SELECT want.place - 1, m.size, m.configuration || COALESCE(l.layers, '')
+		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, place)
 		CROSS JOIN LATERAL (
-			SELECT octet_length(payload) AS size, configuration_blob_digest FROM manifests
+			SELECT octet_length(payload) AS size,
+				COALESCE(configuration_blob_digest || int8send(COALESCE(configuration_blob_size, -1)), '') AS configuration
+			FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
-			ORDER BY id LIMIT 1) m`, s.target.NamespaceID, s.target.ID, manifests)
+			ORDER BY id LIMIT 1) m
+		CROSS JOIN LATERAL (
+			SELECT string_agg(digest || int8send(COALESCE(blob_size, -1)), '') AS layers FROM (
+				SELECT digest, blob_size FROM layers
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = want.id
+				ORDER BY digest OFFSET 0) d) l`, s.target.NamespaceID, s.target.ID, manifests)
 	if err != nil {
 		return nil, s.failed(err)
 	}
@@ -25,33 +35,34 @@ func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]Content, 
 	}
 	var place int
 	var size int64
-	var digest []byte
-	_, err = pgx.ForEachRow(rows, []any{&place, &size, &digest}, func() error {
-		if list[place].Size = size; digest != nil {
-			list[place].Blobs = append(list[place].Blobs, string(digest))
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, s.failed(err)
-	}
-	rows, err = s.tx.Query(ctx, `
-		SELECT want.place - 1, l.digest FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, place)
-		CROSS JOIN LATERAL (
-			SELECT digest FROM layers
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = want.id
-			ORDER BY digest OFFSET 0) l`, s.target.NamespaceID, s.target.ID, manifests)
-	if err != nil {
-		return nil, s.failed(err)
-	}
-	_, err = pgx.ForEachRow(rows, []any{&place, (*pgtype.DriverBytes)(&digest)}, func() error {
-		list[place].Blobs = append(list[place].Blobs, string(digest))
-		return nil
+	var blobs []byte
+	_, err = pgx.ForEachRow(rows, []any{&place, &size, (*pgtype.DriverBytes)(&blobs)}, func() error {
+		list[place].Size = size
+		return list[place].cut(string(blobs))
 	})
 	if err != nil {
 		return nil, s.failed(err)
 	}
 	return list, nil
+}
+
+// cut sets the blobs to those in `all`: one after the other, each a digest in the form of
+// oci.Digest.Bytes and then the size in eight bytes, -1 if it isn't known.
+func (c *Content) cut(all string) error {
+	n := len(all) / 41
+	c.Blobs, c.sizes = make([]string, 0, n), make([]int64, 0, n)
+	for len(all) > 0 {
+		end := 1 + oci.Algorithm(all[0]).Size()
+		if end == 1 || len(all) < end+8 {
+			return errors.New("a blob has a digest of an unknown algorithm")
+		}
+		size := int64(0)
+		for _, b := range []byte(all[end : end+8]) {
+			size = size<<8 | int64(b)
+		}
+		c.Blobs, c.sizes, all = append(c.Blobs, all[:end]), append(c.sizes, size), all[end+8:]
+	}
+	return nil
 }
 
 // BlobSizes returns the sizes of blobs in bytes, by digest.
@@ -115,70 +126,6 @@ func (s *snapshot) withContents(ctx context.Context, r Repository, before func(c
 			return nil, err
 		}
 		return s.BlobSizes(ctx, blobs)
-	}
-	return r
-}
-
-// remembered asks for what wasn't asked for before, and remembers the answers. A key without an
-// answer has the zero value.
-type remembered[K comparable, V any] map[K]V
-
-func (m remembered[K, V]) of(keys []K, ask func([]K) error) error {
-	var asked []K
-	for _, k := range keys {
-		if _, known := m[k]; !known {
-			var none V
-			m[k] = none
-			asked = append(asked, k)
-		}
-	}
-	if len(asked) == 0 {
-		return nil
-	}
-	return ask(asked)
-}
-
-// remember lets the repository answer from memory what it was asked before. A forecast judges
-// the same manifests on many days.
-func (h *history) remember(r Repository) Repository {
-	kept, contents, sizes := r.Kept, r.Contents, r.BlobSizes
-	r.Kept = func(manifests []int64) (list []Reference, err error) {
-		err = h.kept.of(manifests, func(asked []int64) error {
-			found, err := kept(asked)
-			for _, one := range found {
-				h.kept[one.Parent] = append(h.kept[one.Parent], one)
-			}
-			return err
-		})
-		for _, id := range manifests {
-			list = append(list, h.kept[id]...)
-		}
-		return list, err
-	}
-	r.Contents = func(manifests []int64) (list []Content, err error) {
-		err = h.contents.of(manifests, func(asked []int64) error {
-			found, err := contents(asked)
-			for _, one := range found {
-				h.contents[one.Manifest] = one
-			}
-			return err
-		})
-		for _, id := range manifests {
-			list = append(list, h.contents[id])
-		}
-		return list, err
-	}
-	r.BlobSizes = func(blobs []string) (map[string]int64, error) {
-		err := h.sizes.of(blobs, func(asked []string) error {
-			found, err := sizes(asked)
-			maps.Copy(h.sizes, found)
-			return err
-		})
-		list := make(map[string]int64, len(blobs))
-		for _, b := range blobs {
-			list[b] = h.sizes[b]
-		}
-		return list, err
 	}
 	return r
 }

@@ -69,20 +69,21 @@ func (h *history) spread(ctx context.Context) error {
 	return nil
 }
 
-// storedManifests has the levels of the manifests of all repositories.
+// storedManifests has the levels of the manifests of all repositories, which are in one namespace.
 type storedManifests struct {
-	namespaces, repositories, manifests []int64
-	days, settings                      []int32
-	tooMany                             bool
+	namespace               int64
+	repositories, manifests []int64
+	days, settings          []int32
+	tooMany                 bool
 }
 
 func (m *storedManifests) add(h *history) {
+	m.namespace = h.target.NamespaceID
 	if m.tooMany = m.tooMany || len(m.manifests)+len(h.levels) > maxForecastManifests; m.tooMany {
 		return
 	}
 	for id, level := range h.levels {
-		m.namespaces, m.repositories = append(m.namespaces, h.target.NamespaceID), append(m.repositories, h.target.ID)
-		m.manifests = append(m.manifests, id)
+		m.repositories, m.manifests = append(m.repositories, h.target.ID), append(m.manifests, id)
 		m.days, m.settings = append(m.days, level.day), append(m.settings, level.setting)
 	}
 }
@@ -135,29 +136,32 @@ func (f *forecasting) sizes(ctx context.Context, each func(level storedLevel, si
 		if err := f.limit(ctx, tx); err != nil {
 			return err
 		}
+		if err := hashInMemory(ctx, tx); err != nil {
+			return err
+		}
 		rows, err := tx.Query(ctx, `
 			WITH stored AS MATERIALIZED (
-				SELECT * FROM unnest(@namespaces::bigint[], @repositories::bigint[], @manifests::bigint[], @days::int[], @settings::int[])
-					AS s (namespace_id, repository_id, id, day, setting)
+				SELECT * FROM unnest(@repositories::bigint[], @manifests::bigint[], @days::int[], @settings::int[])
+					AS s (repository_id, id, day, setting)
 			), needed AS (
-				SELECT l.digest, s.day, s.setting FROM stored s
+				SELECT l.digest, l.blob_size AS size, s.day, s.setting FROM stored s
 				CROSS JOIN LATERAL (
-					SELECT digest FROM layers
-					WHERE top_level_namespace_id = s.namespace_id AND repository_id = s.repository_id AND manifest_id = s.id
+					SELECT digest, blob_size FROM layers
+					WHERE top_level_namespace_id = @namespace AND repository_id = s.repository_id AND manifest_id = s.id
 					ORDER BY digest OFFSET 0) l
 				UNION ALL
-				SELECT m.digest, s.day, s.setting FROM stored s
+				SELECT m.digest, m.size, s.day, s.setting FROM stored s
 				CROSS JOIN LATERAL (
-					SELECT configuration_blob_digest AS digest FROM manifests
-					WHERE top_level_namespace_id = s.namespace_id AND repository_id = s.repository_id AND id BETWEEN s.id AND s.id
+					SELECT configuration_blob_digest AS digest, configuration_blob_size AS size FROM manifests
+					WHERE top_level_namespace_id = @namespace AND repository_id = s.repository_id AND id BETWEEN s.id AND s.id
 						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
 			), levels AS MATERIALIZED (
-				SELECT digest, max(day) AS day, max(setting) AS setting FROM needed GROUP BY digest
+				SELECT digest, max(day) AS day, max(setting) AS setting, max(size) AS size FROM needed GROUP BY digest
 			)
-			SELECT l.day, l.setting, LEAST(sum(b.size), 9223372036854775807)::bigint FROM levels l
-			CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.digest OFFSET 0) b
+			SELECT l.day, l.setting, LEAST(sum(COALESCE(l.size, (SELECT size FROM blobs WHERE digest = l.digest OFFSET 0))), 9223372036854775807)::bigint
+			FROM levels l
 			GROUP BY l.day, l.setting`, db.Args{
-			"namespaces": f.stored.namespaces, "repositories": f.stored.repositories, "manifests": f.stored.manifests,
+			"namespace": f.stored.namespace, "repositories": f.stored.repositories, "manifests": f.stored.manifests,
 			"days": f.stored.days, "settings": f.stored.settings,
 		})
 		if err != nil {

@@ -81,7 +81,7 @@ func (t *pastTag) last() *pastState {
 // judge evaluates the tags in the states that `state` returns, and calls `gone` for each tag
 // that the verdict deletes.
 func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *pastState, gone func(*pastTag)) (*Verdict, error) {
-	repository := h.remember(h.s.withContents(ctx, Repository{
+	repository := h.s.withContents(ctx, Repository{
 		Tags: func(yield func(Tag, error) bool) {
 			for i := range h.tags {
 				if i%1024 == 0 {
@@ -97,7 +97,8 @@ func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *
 			}
 		},
 		Parents: func(manifests []int64) ([]Reference, error) { return h.parentsOf(ctx, manifests) },
-	}, h.f.alive))
+		stock:   h.stock,
+	}, h.f.alive)
 	if h.s.holds {
 		repository.Held = func(manifests []int64) ([]int64, error) {
 			if err := h.askHolds(ctx, manifests, nil); err != nil {

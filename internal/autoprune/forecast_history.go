@@ -38,11 +38,8 @@ type history struct {
 	parents    map[int64][]Reference // of manifests that were asked for
 	held       map[int64]bool        // manifests that were asked for
 	heldNames  map[string]bool
-	// kept, contents and sizes have what manifests store, as far as a day has asked for it.
-	kept     remembered[int64, []Reference]
-	contents remembered[int64, Content]
-	sizes    remembered[string, int64]
-	lives    map[int64]int // number of tags of gone manifests that names of tags refer to, on the day that is judged
+	stock      *stock        // what manifests store, as far as a day has asked for it
+	lives      map[int64]int // number of tags of gone manifests that names of tags refer to, on the day that is judged
 
 	days    []ForecastDay
 	stay    []int64 // by setting
@@ -106,7 +103,7 @@ func (h *history) read(ctx context.Context) error {
 	h.places, h.images = make(map[int64]int32), make(map[oci.DigestPrefix]int64)
 	h.imageSince = make(map[int64]time.Time)
 	h.parents, h.held, h.heldNames, h.lives = make(map[int64][]Reference), make(map[int64]bool), make(map[string]bool), make(map[int64]int)
-	h.kept, h.contents, h.sizes = make(remembered[int64, []Reference]), make(remembered[int64, Content]), make(remembered[string, int64])
+	h.stock = newStock(h.s.withContents(ctx, Repository{}, h.f.alive))
 	h.levels, h.uses = make(map[int64]storedLevel), make([]Tag, 1)
 	rows, err := h.readCurrent(ctx)
 	if err != nil {

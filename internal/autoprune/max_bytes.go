@@ -1,9 +1,9 @@
 package autoprune
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -30,9 +30,6 @@ type weighedTag struct {
 	manifest int64
 	counted  PolicySet // the policies that count it
 }
-
-// weighBatch is how many manifests or blobs settleBytes asks for in one call.
-const weighBatch = 1000
 
 // weigh notes a tag, which isn't attached, for the max_bytes policies that count it.
 func (v *Verdict) weigh(t *Tag) {
@@ -67,7 +64,10 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 	if repository.Kept == nil || repository.Contents == nil || repository.BlobSizes == nil {
 		return errors.New("autoprune: max_bytes policies need to know what manifests store")
 	}
-	slices.SortFunc(v.weighed, func(a, b weighedTag) int { return b.compare(a.rank) })
+	sortWeighed(v.weighed)
+	if repository.stock == nil {
+		repository.stock = newStock(repository)
+	}
 	of := make(map[int64][]int64)
 	for _, c := range attached {
 		of[c.image] = append(of[c.image], c.manifest)
@@ -77,15 +77,37 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 		if r.policy.method != MaxBytes || r.inactive || r.rests != "" {
 			continue
 		}
-		s := scales{repository: repository, attached: of, weighed: make(map[int64]bool), blobs: make(map[string]bool)}
 		var err error
-		if r.beyond, r.full, err = s.exceeds(v.weighed, i, r.policy.bytes); err != nil {
+		if r.beyond, r.full, err = repository.stock.newScales(of).exceeds(v.weighed, i, r.policy.bytes); err != nil {
 			return err
 		}
 		v.hasCandidates = v.hasCandidates || r.full && r.waits == ""
 	}
 	v.weighed = nil
 	return nil
+}
+
+// sortWeighed sorts tags by their ranks, the highest first. It compares and moves numbers rather than
+// tags where it can, since a forecast sorts all tags for each day.
+func sortWeighed(tags []weighedTag) {
+	type place struct {
+		at int64 // microseconds
+		i  int32
+	}
+	order := make([]place, len(tags))
+	for i := range tags {
+		order[i] = place{tags[i].created.UnixMicro(), int32(i)}
+	}
+	slices.SortFunc(order, func(a, b place) int {
+		if a.at != b.at {
+			return cmp.Compare(b.at, a.at)
+		}
+		return tags[b.i].compare(tags[a.i].rank)
+	})
+	unsorted := slices.Clone(tags)
+	for i, p := range order {
+		tags[i] = unsorted[p.i]
+	}
 }
 
 // judgeBytes says whether a max_bytes policy selects a tag that it considers.
@@ -122,131 +144,4 @@ func (v *Verdict) unplacedNotice(i int) string {
 	}
 	return fmt.Sprintf("it doesn't count %d tags, because they were neither pushed nor used since pull statistics began at %s, or it can't be found out now when they were used",
 		r.unplaced, stamp(v.pulls.Since))
-}
-
-// scales add up what manifests store, with what they keep from garbage collection: the manifests
-// that an index lists, the referrers of an image, and what tags attached to it point to.
-type scales struct {
-	repository Repository
-	attached   map[int64][]int64 // manifests of attached tags, by image
-	weighed    map[int64]bool    // manifests that are in the sum
-	blobs      map[string]bool   // blobs that are in the sum
-	sum        int64             // at most math.MaxInt64
-}
-
-// load is a manifest that isn't in the sum yet.
-type load struct {
-	Content
-	kept []int64 // manifests that it keeps
-}
-
-// exceeds returns the rank of the first tag at which the tags that policy i counts, in their
-// order, store more than `limit` bytes. ok is false if they don't.
-func (s *scales) exceeds(tags []weighedTag, i int, limit int64) (beyond rank, ok bool, err error) {
-	for begin := 0; begin < len(tags); {
-		end := begin
-		batch := make(map[int64]*load)
-		for ; end < len(tags) && len(batch) < weighBatch; end++ {
-			if t := &tags[end]; t.counted.Has(i) && !s.weighed[t.manifest] {
-				batch[t.manifest] = nil
-			}
-		}
-		sizes, err := s.read(batch)
-		if err != nil {
-			return rank{}, false, err
-		}
-		for _, t := range tags[begin:end] {
-			if !t.counted.Has(i) {
-				continue
-			}
-			if s.add(t.manifest, batch, sizes); s.sum > limit {
-				return t.rank, true, nil
-			}
-		}
-		begin = end
-	}
-	return rank{}, false, nil
-}
-
-// read reads the manifests that are the keys of the map, and adds those that they keep. It
-// returns the sizes of their blobs that aren't in the sum yet.
-func (s *scales) read(batch map[int64]*load) (sizes map[string]int64, err error) {
-	var level []int64
-	for id := range batch {
-		level = append(level, id)
-	}
-	sizes = make(map[string]int64)
-	var unknown []string
-	for len(level) > 0 {
-		slices.Sort(level)
-		part := level[:min(weighBatch, len(level))]
-		level = level[len(part):]
-		contents, err := s.repository.Contents(part)
-		if err != nil {
-			return nil, err
-		}
-		for _, id := range part {
-			batch[id] = &load{Content: Content{Manifest: id}, kept: slices.Clone(s.attached[id])}
-		}
-		for _, c := range contents {
-			batch[c.Manifest].Content = c
-			for _, b := range c.Blobs {
-				if _, known := sizes[b]; !known && !s.blobs[b] {
-					sizes[b] = 0
-					unknown = append(unknown, b)
-				}
-			}
-		}
-		references, err := s.repository.Kept(part)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range references {
-			batch[r.Parent].kept = append(batch[r.Parent].kept, r.Child)
-		}
-		for _, id := range part {
-			for _, kept := range batch[id].kept {
-				if _, known := batch[kept]; !known && !s.weighed[kept] {
-					batch[kept] = nil
-					level = append(level, kept)
-				}
-			}
-		}
-	}
-	for part := range slices.Chunk(unknown, weighBatch) {
-		found, err := s.repository.BlobSizes(part)
-		if err != nil {
-			return nil, err
-		}
-		for b, size := range found {
-			sizes[b] = size
-		}
-	}
-	return sizes, nil
-}
-
-// add adds a manifest, and what it keeps, to the sum.
-func (s *scales) add(manifest int64, batch map[int64]*load, sizes map[string]int64) {
-	stack := []int64{manifest}
-	for len(stack) > 0 {
-		id := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if s.weighed[id] {
-			continue
-		}
-		s.weighed[id] = true
-		m := batch[id]
-		s.plus(m.Size)
-		for _, b := range m.Blobs {
-			if !s.blobs[b] {
-				s.blobs[b] = true
-				s.plus(sizes[b])
-			}
-		}
-		stack = append(stack, m.kept...)
-	}
-}
-
-func (s *scales) plus(size int64) {
-	s.sum += min(max(0, size), math.MaxInt64-s.sum)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // PreviewOptions says what to preview.
@@ -20,7 +21,7 @@ type PreviewOptions struct {
 	// Within limits how long Preview looks at repositories. Default 1 min.
 	Within time.Duration
 	// HideBytes leaves out Preview.Bytes, which tells whether other repositories have the same
-	// blobs.
+	// blobs, and takes most of the time.
 	HideBytes bool
 }
 
@@ -31,7 +32,7 @@ type Preview struct {
 	Repositories int64               `json:"repositories" doc:"Repositories that were looked at"`
 	Tags         int64               `json:"tags" doc:"Tags that were looked at"`
 	Deleted      int64               `json:"tags_deleted" doc:"Tags that would be deleted"`
-	Bytes        *int64              `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository"`
+	Bytes        *int64              `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository, if the bytes weren't asked for, and if there was no time to add them up"`
 	Reasons      map[Code]int64      `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
 	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
 	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
@@ -127,10 +128,14 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	v.out.Complete = v.out.Complete && !v.uncounted
 	if !o.HideBytes {
 		bytes, err := p.unusedBytes(ctx, v.targets, v.manifests)
-		if err != nil {
+		switch {
+		case db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil: // the tags are worth showing all the same
+			v.out.Complete = false
+		case err != nil:
 			return nil, err
+		default:
+			v.out.Bytes = &bytes
 		}
-		v.out.Bytes = &bytes
 	}
 	for i := range v.out.Policies {
 		v.out.Policies[i].Notice = v.notices[v.out.Policies[i].ID]
@@ -251,7 +256,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 	}
 	return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
-		r := &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}
+		r := v.reader(s, target, saved)
 		verdict, err := Evaluate(rules, r.repository(ctx))
 		if err != nil {
 			return err
@@ -277,7 +282,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 				return err
 			}
 			d := verdict.Decide(t.tag)
-			reason := verdict.Reason(t.tag, d)
+			reason := func() string { return verdict.Reason(t.tag, d) }
 			if would != nil && !d.Delete {
 				d, reason = v.tellWould(target, &t, would, d, reason, rules.Policies)
 			}
@@ -302,6 +307,12 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 	})
 }
 
+// reader reads the tags of a repository in larger pages than a run does: most repositories then have
+// one, which is read once for all passes.
+func (v *previewing) reader(s *snapshot, target catalog.Repository, saved []Saved) *tagReader {
+	return &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive, pageSize: 4 * v.p.opt.Page}
+}
+
 // readConfigurations reads configurations of the repository's images, for at most a quarter of
 // the time that is left.
 func (v *previewing) readConfigurations(ctx context.Context, target catalog.Repository, saved []Saved) error {
@@ -315,32 +326,33 @@ func (v *previewing) alive(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tell adds a tag to the preview.
-func (v *previewing) tell(target catalog.Repository, t *candidate, d Decision, reason string, policies []Applied) {
+// tell adds a tag to the preview. It asks for the reason only if the tag is listed.
+func (v *previewing) tell(target catalog.Repository, t *candidate, d Decision, reason func() string, policies []Applied) {
 	v.out.Reasons[d.Code]++
 	list := &v.out.Staying
 	if d.Delete {
 		list = &v.out.Going
 	}
 	if len(*list) < v.o.Limit {
-		*list = append(*list, previewTag(target, t, d, reason, policies))
+		*list = append(*list, previewTag(target, t, d, reason(), policies))
 	}
 }
 
 // tellWould adds a tag that stays, by the decision d, to the tags that would be deleted, if it
 // would. It returns the decision and its reason; if only the mode of a policy keeps the tag,
 // they say so.
-func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *Verdict, d Decision, reason string, policies []Applied) (Decision, string) {
+func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *Verdict, d Decision, reason func() string, policies []Applied) (Decision, func() string) {
 	w := would.Decide(t.tag)
 	if !w.Delete {
 		return d, reason
 	}
-	why := would.Reason(t.tag, w)
+	why := func() string { return would.Reason(t.tag, w) }
 	if v.out.WouldDelete++; len(v.out.Would) < v.o.Limit {
-		v.out.Would = append(v.out.Would, previewTag(target, t, w, why, policies))
+		v.out.Would = append(v.out.Would, previewTag(target, t, w, why(), policies))
 	}
 	if !d.Code.waits() {
-		d.Code, d.Policy, reason = Observed, w.Policy, "would be deleted by a policy that observes: "+why
+		d.Code, d.Policy = Observed, w.Policy
+		reason = func() string { return "would be deleted by a policy that observes: " + why() }
 	}
 	return d, reason
 }

@@ -34,7 +34,7 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 			return err
 		}
 		return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
-			counts, err := countCapped(ctx, &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}, rules)
+			counts, err := countCapped(ctx, v.reader(s, target, saved), rules)
 			if err == nil {
 				c.add(saved, counts)
 			}

@@ -122,6 +122,8 @@ type Content struct {
 	Size     int64 // of the manifest itself, in bytes
 	// Blobs are the digests of its configuration and its layers, as oci.Digest.Bytes has them.
 	Blobs []string
+	// sizes are the sizes of the blobs, -1 for those that aren't known; nil if none is.
+	sizes []int64
 }
 
 // Repository gives evaluation a repository's tags.
@@ -145,4 +147,6 @@ type Repository struct {
 	Kept      func(manifests []int64) ([]Reference, error)
 	Contents  func(manifests []int64) ([]Content, error)
 	BlobSizes func(blobs []string) (map[string]int64, error)
+	// stock has the answers of these functions to earlier evaluations. Nil: there are none.
+	stock *stock
 }

@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -22,6 +23,7 @@ type tagReader struct {
 	// If one of these two functions returns an error, the reading ends with that error.
 	alive, step func(ctx context.Context) error
 	seen        int64 // number of tags in the last pass
+	pageSize    int   // 0: Options.Page
 
 	exemptions *bool // whether the repository has exemptions; nil: not known yet
 
@@ -70,16 +72,17 @@ func (r *tagReader) repository(ctx context.Context) Repository {
 func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
 	return func(yield func(candidate, error) bool) {
 		r.seen = 0
+		size := cmp.Or(r.pageSize, r.p.opt.Page)
 		for last := ""; ; {
 			page, err := r.all, error(nil)
 			if !r.complete {
-				page, err = r.page(ctx, last)
+				page, err = r.page(ctx, last, size)
 			}
 			if err != nil {
 				yield(candidate{}, err)
 				return
 			}
-			if last == "" && len(page) < r.p.opt.Page {
+			if last == "" && len(page) < size {
 				r.all, r.complete = page, true
 			}
 			if err := r.fillHolds(ctx, page); err != nil {
@@ -96,7 +99,7 @@ func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
 					return
 				}
 			}
-			if len(page) < r.p.opt.Page {
+			if len(page) < size {
 				return
 			}
 			last = page[len(page)-1].Name
@@ -118,12 +121,12 @@ func (r *tagReader) pace(ctx context.Context, i int) error {
 	return r.step(ctx)
 }
 
-func (r *tagReader) page(ctx context.Context, last string) ([]candidate, error) {
+func (r *tagReader) page(ctx context.Context, last string, size int) ([]candidate, error) {
 	if err := r.alive(ctx); err != nil {
 		return nil, err
 	}
 	page := r.memory[:0]
-	err := r.s.Tags(ctx, last, r.p.opt.Page, func(t tagRow) {
+	err := r.s.Tags(ctx, last, size, func(t tagRow) {
 		page = append(page, candidate{tagRow: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject}})
 	})
 	if r.memory = page; err != nil {

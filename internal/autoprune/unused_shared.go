@@ -83,10 +83,7 @@ func (s *sharedBlobs) freed(ctx context.Context, digests [][]byte) (bytes int64,
 		open = slices.DeleteFunc(open, func(r *blobReferences) bool { return r.done || stays[string(r.digest)] })
 	}
 	free := slices.DeleteFunc(slices.Clone(digests), func(d []byte) bool { return stays[string(d)] })
-	err = s.tx.QueryRow(ctx, `
-		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM unnest($1::bytea[]) AS w (digest)
-		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = w.digest OFFSET 0) b`, free).Scan(&bytes)
-	return bytes, err
+	return sizeOf(ctx, s.tx, free)
 }
 
 // references reads the next n references to each of the blobs. Section "Plans" of package db says

@@ -145,17 +145,19 @@ WITH previous AS (
 	WHERE purser_accepted()
 ), accepted AS MATERIALIZED (
 	SELECT FROM asked WHERE refusal IS NULL
+), sizes AS MATERIALIZED (
+	SELECT own.digest, b.size FROM unnest(@blobs::bytea[]) AS own (digest)
+	CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b
 ), m AS (
 	-- total_size is the sum of the sizes of the payload, of the blobs and, for an index, of
 	-- its children's payloads, at most the largest bigint. The statements before have locked
 	-- the rows of these blobs and children.
 	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
-		subject_digest, configuration_blob_digest, annotations, payload, created_at, total_size)
-	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config, @annotations, @payload,
-		COALESCE(@created::timestamptz, now()),
+		subject_digest, configuration_blob_digest, configuration_blob_size, annotations, payload, created_at, total_size)
+	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config,
+		(SELECT size FROM sizes WHERE digest = @config::bytea LIMIT 1), @annotations, @payload, COALESCE(@created::timestamptz, now()),
 		LEAST(octet_length(@payload::bytea)::numeric
-			+ COALESCE((SELECT sum(b.size) FROM unnest(@blobs::bytea[]) AS own (digest)
-				CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b), 0)
+			+ COALESCE((SELECT sum(size) FROM sizes), 0)
 			+ COALESCE((SELECT sum(c.size) FROM unnest(@children::bytea[]) AS child (digest)
 				CROSS JOIN LATERAL (
 					SELECT octet_length(payload) AS size FROM manifests
@@ -165,8 +167,8 @@ WITH previous AS (
 	ON CONFLICT (top_level_namespace_id, repository_id, digest) DO NOTHING
 	RETURNING id
 ), l AS (
-	INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
-	SELECT @namespace, @repository, m.id, d.digest, d.size, d.media_type
+	INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type, blob_size)
+	SELECT @namespace, @repository, m.id, d.digest, d.size, d.media_type, (SELECT size FROM sizes WHERE digest = d.digest LIMIT 1)
 	FROM m, unnest(@layers::bytea[], @layer_sizes::bigint[], @layer_types::text[]) AS d (digest, size, media_type)
 ), r AS (
 	INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)

@@ -224,6 +224,7 @@ CREATE TABLE manifests (
     artifact_type             text,
     subject_digest            bytea,
     configuration_blob_digest bytea,
+    configuration_blob_size   bigint,
     annotations               json,
     payload                   bytea NOT NULL,
     total_size                bigint NOT NULL,
@@ -232,6 +233,7 @@ CREATE TABLE manifests (
     UNIQUE (repository_id, top_level_namespace_id, digest),
     FOREIGN KEY (configuration_blob_digest) REFERENCES blobs (digest)
 ) PARTITION BY HASH (top_level_namespace_id);
+COMMENT ON COLUMN manifests.configuration_blob_size IS 'size in blobs of the configuration; NULL: look there';
 COMMENT ON COLUMN manifests.total_size IS 'bytes that are stored: of the payload, the configuration and the layers; of an index, of its manifests without theirs';
 
 ALTER SEQUENCE manifests_id_seq OWNED BY manifests.id;
@@ -291,13 +293,15 @@ CREATE TABLE layers (
     digest                 bytea NOT NULL,
     size                   bigint NOT NULL,
     media_type             text NOT NULL,
+    blob_size              bigint,
     PRIMARY KEY (id, repository_id, top_level_namespace_id),
-    UNIQUE (top_level_namespace_id, repository_id, manifest_id, digest),
+    UNIQUE (top_level_namespace_id, repository_id, manifest_id, digest) INCLUDE (blob_size),
     FOREIGN KEY (top_level_namespace_id, repository_id, manifest_id)
         REFERENCES manifests (top_level_namespace_id, repository_id, id) ON DELETE CASCADE,
     FOREIGN KEY (digest) REFERENCES blobs (digest)
 ) PARTITION BY HASH (top_level_namespace_id);
 COMMENT ON COLUMN layers.size IS 'bytes, as the manifest declares them; blobs.size is what is stored';
+COMMENT ON COLUMN layers.blob_size IS 'size in blobs; NULL: look there. Who adds up what manifests store reads it with the index on manifest_id';
 
 ALTER SEQUENCE layers_id_seq OWNED BY layers.id;
 

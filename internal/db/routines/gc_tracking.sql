@@ -83,6 +83,30 @@ BEGIN
 END;
 $$;
 
+-- gc_track_blob_sizes gives the new size of a blob to the manifests that use it. Only a blob that was
+-- lost and that was pushed again with another size changes. A put locks the rows of its blobs FOR
+-- KEY SHARE, and reads their sizes in a later statement. So either the put has the lock first; then
+-- this function waits for it, and its last statements see the put's rows. Or this function has the
+-- lock first; then the put waits and reads the new size.
+CREATE OR REPLACE FUNCTION gc_track_blob_sizes ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    changed bytea[] := ARRAY(SELECT n.digest FROM new_rows n JOIN old_rows o ON o.digest = n.digest WHERE n.size <> o.size ORDER BY n.digest);
+BEGIN
+    IF cardinality(changed) = 0 THEN
+        RETURN NULL;
+    END IF;
+    PERFORM FROM blobs WHERE digest = ANY (changed) ORDER BY digest FOR UPDATE;
+    UPDATE layers l SET blob_size = b.size FROM blobs b
+    WHERE b.digest = ANY (changed) AND l.digest = b.digest AND l.blob_size <> b.size;
+    UPDATE manifests m SET configuration_blob_size = b.size FROM blobs b
+    WHERE b.digest = ANY (changed) AND m.configuration_blob_digest = b.digest AND m.configuration_blob_size <> b.size;
+    RETURN NULL;
+END;
+$$;
+
 -- gc_link_missing_children is called for manifests that are pushed after an index that lists
 -- them. It turns their rows in missing_children into rows of manifest_references, which make
 -- them children of the index. Element i of the three arrays is the key of the i-th manifest.
@@ -492,6 +516,7 @@ BEGIN
     FOR d IN
         SELECT * FROM (VALUES
             ('blobs', 'INSERT', 'gc_track_blob_uploads', 'REFERENCING NEW TABLE AS new_rows'),
+            ('blobs', 'UPDATE', 'gc_track_blob_sizes', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'),
             ('manifests', 'INSERT', 'gc_track_configuration_blobs', 'REFERENCING NEW TABLE AS new_rows'),
             ('manifests', 'INSERT', 'gc_track_manifest_uploads', 'REFERENCING NEW TABLE AS new_rows'),
             ('layers', 'INSERT', 'gc_track_layer_blobs', 'REFERENCING NEW TABLE AS new_rows'),

@@ -1,0 +1,221 @@
+package autoprune
+
+import "math"
+
+// weighBatch is how many manifests or blobs a stock asks for in one call.
+const weighBatch = 1000
+
+// stock has what manifests of a repository store and keep from garbage collection, as far as it was
+// asked for. Manifests and blobs have numbers from 0 on, so that adding up the same ones many times,
+// as a forecast does for each day, looks nothing up by a digest. What was looked at or added for
+// one sum is marked with the number of the sum, so nothing has to be cleared for the next.
+type stock struct {
+	repository Repository
+	places     map[int64]int32 // numbers of manifests, by id
+	manifests  []stocked
+	numbers    map[string]int32 // of blobs, by digest
+	blobs      []stockedBlob
+	unsized    []string // digests of the blobs whose sizes aren't known and weren't asked for yet
+	sum        uint32   // number of the present sum
+}
+
+// stocked is a manifest of a stock.
+type stocked struct {
+	id, size    int64
+	blobs, kept []int32
+	read        bool   // blobs and kept are known
+	looked      uint32 // the last sum for which this manifest and those that it keeps were read
+	added       uint32 // the last sum that has it
+}
+
+type stockedBlob struct {
+	size  int64
+	added uint32
+}
+
+func newStock(r Repository) *stock {
+	return &stock{repository: r, places: make(map[int64]int32), numbers: make(map[string]int32)}
+}
+
+// place returns the number of a manifest.
+func (s *stock) place(id int64) int32 {
+	place, known := s.places[id]
+	if !known {
+		place = int32(len(s.manifests))
+		s.places[id], s.manifests = place, append(s.manifests, stocked{id: id})
+	}
+	return place
+}
+
+// read reads those of the manifests that it hasn't read yet: at most weighBatch.
+func (s *stock) read(places []int32) error {
+	var ids []int64
+	for _, p := range places {
+		if m := &s.manifests[p]; !m.read {
+			m.read = true
+			ids = append(ids, m.id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	contents, err := s.repository.Contents(ids)
+	if err != nil {
+		return err
+	}
+	for _, c := range contents {
+		m := &s.manifests[s.place(c.Manifest)]
+		m.size, m.blobs = c.Size, make([]int32, len(c.Blobs))
+		for i, digest := range c.Blobs {
+			number, known := s.numbers[digest]
+			if !known {
+				number = int32(len(s.blobs))
+				b := stockedBlob{size: -1}
+				if c.sizes != nil {
+					b.size = c.sizes[i]
+				}
+				if b.size < 0 {
+					s.unsized = append(s.unsized, digest)
+				}
+				s.numbers[digest], s.blobs = number, append(s.blobs, b)
+			}
+			m.blobs[i] = number
+		}
+	}
+	references, err := s.repository.Kept(ids)
+	if err != nil {
+		return err
+	}
+	for _, r := range references {
+		child := s.place(r.Child) // may move the manifests
+		m := &s.manifests[s.place(r.Parent)]
+		m.kept = append(m.kept, child)
+	}
+	return nil
+}
+
+// readSizes reads the sizes of the blobs that read has met.
+func (s *stock) readSizes() error {
+	for len(s.unsized) > 0 {
+		part := s.unsized[:min(weighBatch, len(s.unsized))]
+		sizes, err := s.repository.BlobSizes(part)
+		if err != nil {
+			return err
+		}
+		for _, digest := range part {
+			s.blobs[s.numbers[digest]].size = sizes[digest]
+		}
+		s.unsized = s.unsized[len(part):]
+	}
+	return nil
+}
+
+// scales add up what manifests store, with what they keep from garbage collection: the manifests
+// that an index lists, the referrers of an image, and what tags attached to it point to.
+type scales struct {
+	*stock
+	attached map[int64][]int64 // manifests of attached tags, by image
+	bytes    int64             // the sum, at most math.MaxInt64
+	stack    []int32
+}
+
+// newScales begins a sum.
+func (s *stock) newScales(attached map[int64][]int64) *scales {
+	s.sum++
+	return &scales{stock: s, attached: attached}
+}
+
+// below calls fn with the numbers of what a manifest keeps.
+func (s *scales) below(place int32, fn func(int32)) {
+	for _, kept := range s.manifests[place].kept {
+		fn(kept)
+	}
+	if len(s.attached) == 0 {
+		return
+	}
+	for _, id := range s.attached[s.manifests[place].id] {
+		fn(s.place(id))
+	}
+}
+
+// exceeds returns the rank of the first tag at which the tags that policy i counts, in their
+// order, store more than `limit` bytes. ok is false if they don't.
+func (s *scales) exceeds(tags []weighedTag, i int, limit int64) (beyond rank, ok bool, err error) {
+	places := make([]int32, 0, min(len(tags), weighBatch))
+	for begin := 0; begin < len(tags); {
+		end := begin
+		places = places[:0]
+		for ; end < len(tags) && len(places) < weighBatch; end++ {
+			if t := &tags[end]; t.counted.Has(i) {
+				places = append(places, s.stock.place(t.manifest))
+			}
+		}
+		if err := s.look(places); err != nil {
+			return rank{}, false, err
+		}
+		next := 0
+		for k := begin; k < end; k++ {
+			if !tags[k].counted.Has(i) {
+				continue
+			}
+			s.add(places[next])
+			if next++; s.bytes > limit {
+				return tags[k].rank, true, nil
+			}
+		}
+		begin = end
+	}
+	return rank{}, false, nil
+}
+
+// look reads manifests and all that they keep, as far as they aren't in the stock.
+func (s *scales) look(places []int32) error {
+	var level, next []int32
+	meet := func(p int32) {
+		if m := &s.manifests[p]; m.looked != s.sum {
+			m.looked = s.sum
+			next = append(next, p)
+		}
+	}
+	for _, p := range places {
+		meet(p)
+	}
+	for len(next) > 0 {
+		level, next = next, level[:0]
+		for begin := 0; begin < len(level); begin += weighBatch {
+			if err := s.read(level[begin:min(begin+weighBatch, len(level))]); err != nil {
+				return err
+			}
+		}
+		for _, p := range level {
+			s.below(p, meet)
+		}
+	}
+	return s.readSizes()
+}
+
+// add adds a manifest, and what it keeps, to the sum.
+func (s *scales) add(place int32) {
+	s.stack = append(s.stack[:0], place)
+	for len(s.stack) > 0 {
+		p := s.stack[len(s.stack)-1]
+		s.stack = s.stack[:len(s.stack)-1]
+		m := &s.manifests[p]
+		if m.added == s.sum {
+			continue
+		}
+		m.added = s.sum
+		s.plus(m.size)
+		for _, number := range m.blobs {
+			if b := &s.blobs[number]; b.added != s.sum {
+				b.added = s.sum
+				s.plus(b.size)
+			}
+		}
+		s.below(p, func(kept int32) { s.stack = append(s.stack, kept) })
+	}
+}
+
+func (s *scales) plus(size int64) {
+	s.bytes += min(max(0, size), math.MaxInt64-s.bytes)
+}
