@@ -225,6 +225,13 @@ func TestPolicyPreviewAndForecast(t *testing.T) {
 	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), `<p class="bad">`, `value="none"`)
 	want(t, r.page(t, 200, home+"/preview"), "of 6 tags in 1 repository")
 	form.Set("numTags", "4")
+	want(t, page, "Would be freed", "by garbage collection, later", "!being added up")
+	form.Set("bytes", "later") // as the page's script asks first
+	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), ">pr-5<", "being added up", "!by garbage collection, later")
+	form.Del("bytes")
+	r.send(t, home+"/new", form).WantStatus(t, 303)
+	want(t, r.page(t, 200, home+"/preview"), ">pr-5<", `href="`+home+`/preview?bytes=yes" data-follow="preview"`, "!by garbage collection, later")
+	want(t, r.page(t, 200, home+"/preview?bytes=yes"), ">pr-5<", "by garbage collection, later", "!data-follow")
 	page = string(r.send(t, "/ui/repositories/acme/web/-/forecast", form).WantStatus(t, 200).Content)
 	want(t, page, "Of this policy alone", "<svg", "<desc", "The same as a table", "If it had another setting")
 	want(t, r.page(t, 200, "/ui/namespaces/acme/-/forecast?days=30"), "Of all policies that apply to acme")

@@ -2,6 +2,8 @@ package ui
 
 import (
 	"net/http"
+	"net/url"
+	"strconv"
 
 	"github.com/purser-registry/purser/internal/autoprune"
 )
@@ -14,9 +16,12 @@ type previewData struct {
 	Error   string // why there is no preview
 	Preview *autoprune.Preview
 	Stays   int64
-	Going   previewTags
-	Would   previewTags
-	Staying previewTags
+	// BytesLater says that the bytes weren't added up yet, and BytesAt is the page that has them.
+	BytesLater bool
+	BytesAt    string
+	Going      previewTags
+	Would      previewTags
+	Staying    previewTags
 }
 
 // previewTags are the first tags of a kind.
@@ -27,30 +32,34 @@ type previewTags struct {
 	Repository string // of all of them, "" if there are several
 }
 
-// preview asks what a policy, or without one the policies that apply now, would delete.
-func (q *request) preview(p place, policy any) (*previewData, error) {
+// preview asks what a policy, or without one the policies that apply now, would delete. To add up the
+// bytes takes most of the time if there are many tags.
+func (q *request) preview(p place, policy any, bytes bool) (*previewData, error) {
 	var v autoprune.Preview
-	if err := q.call(http.MethodPost, p.api("/autoprunepolicy/preview")+"?limit="+previewLimit, policy, &v); err != nil {
+	query := url.Values{"limit": {previewLimit}, "tags_only": {strconv.FormatBool(!bytes)}}
+	if err := q.call(http.MethodPost, p.api("/autoprunepolicy/preview")+"?"+query.Encode(), policy, &v); err != nil {
 		if statusOf(err) == 0 {
 			return nil, err
 		}
 		return &previewData{Error: sentence(err.Error())}, nil
 	}
 	return &previewData{
-		Preview: &v, Stays: v.Tags - v.Deleted,
+		Preview: &v, Stays: v.Tags - v.Deleted, BytesLater: !bytes && v.Deleted > 0,
 		Going:   previewTags{"Goes", v.Going, int(v.Deleted), p.repository},
 		Would:   previewTags{"Would go without observing and waiting", v.Would, int(v.WouldDelete), p.repository},
 		Staying: previewTags{"Stays", v.Staying, int(v.Tags - v.Deleted), p.repository},
 	}, nil
 }
 
-// showPreview shows what the policies that apply now would delete.
+// showPreview shows what the policies that apply now would delete: first without the bytes, which a
+// link leads to. The page's script follows it at once.
 func showPreview(q *request) error {
 	p := q.place()
-	v, err := q.preview(p, nil)
+	v, err := q.preview(p, nil, q.query("bytes") != "")
 	if err != nil {
 		return err
 	}
+	v.BytesAt = p.Home("/-/policies/preview") + "?bytes=yes"
 	out := q.placePage(p, "/-/policies")
 	out.Crumbs = append(out.Crumbs, crumb{p.Name(), p.Home("")}, crumb{"Policies", p.Home("/-/policies")})
 	out.Title, out.Tabs, out.Data = "Preview", nil, v
@@ -59,13 +68,14 @@ func showPreview(q *request) error {
 	return q.show("policy-preview", out)
 }
 
-// previewPolicy shows the editor with what the policy in it would delete, if it were the only one.
+// previewPolicy shows the editor with what the policy in it would delete, if it were the only one. The
+// page's script asks for the tags first, and then for the bytes.
 func previewPolicy(q *request) error {
 	e := editorData{Place: q.place(), ID: q.form.Get("policy"), Form: readPolicyForm(q.form)}
 	body, err := e.Form.policy()
 	if err != nil {
 		e.Preview = &previewData{Error: err.Error()}
-	} else if e.Preview, err = q.preview(e.Place, body); err != nil {
+	} else if e.Preview, err = q.preview(e.Place, body, q.form.Get("bytes") != "later"); err != nil {
 		return err
 	}
 	return q.showEditor(http.StatusOK, e, nil)

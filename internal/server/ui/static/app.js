@@ -56,8 +56,12 @@ for (const form of document.querySelectorAll("form[data-live]")) {
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); ask(); });
 }
 
+// A link with data-follow="ID" leads to the page as it is when what takes longer is there too. It is
+// followed at once, and its element ID shown.
+for (const link of document.querySelectorAll("a[data-follow]")) replace(link.dataset.follow, link.href).catch(() => {}); // the link stays
+
 // A form with data-preview="ID" posts to data-preview-to when it appears and while somebody edits
-// it, and shows the element ID of the answer.
+// it, and shows the element ID of the answer: first without the bytes, which take longer.
 for (const form of document.querySelectorAll("form[data-preview]")) {
   let timer, running;
   const ask = async () => {
@@ -66,10 +70,14 @@ for (const form of document.querySelectorAll("form[data-preview]")) {
     const {signal} = running;
     document.getElementById(form.dataset.preview)?.setAttribute("aria-busy", "true");
     try {
-      const answer = await fetch(form.dataset.previewTo, {method: "POST", body: new URLSearchParams(new FormData(form)), signal});
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const fresh = page.getElementById(form.dataset.preview);
-      if (fresh) document.getElementById(form.dataset.preview)?.replaceWith(fresh);
+      for (const bytes of ["later", "now"]) {
+        const body = new URLSearchParams(new FormData(form));
+        body.set("bytes", bytes);
+        const answer = await fetch(form.dataset.previewTo, {method: "POST", body, signal});
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const fresh = page.getElementById(form.dataset.preview);
+        if (fresh) document.getElementById(form.dataset.preview)?.replaceWith(fresh);
+      }
     } catch { /* aborted for the next one, or the network: the old preview stays */ }
     if (!signal.aborted) document.getElementById(form.dataset.preview)?.removeAttribute("aria-busy");
   };
