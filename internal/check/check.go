@@ -71,11 +71,13 @@ const (
 
 	QuotaUsage Problem = "quota-usage" // a quota's numbers differ from its namespace's content: it is counted again
 
+	CopiedSize Problem = "copied-size" // a manifest's rows have another size of a blob than the blob's row: it is copied again
+
 	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: no repair, only a note
 )
 
 // Problems has all problems, the worst first.
-var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, QuotaUsage, DeclaredSize}
+var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, QuotaUsage, CopiedSize, DeclaredSize}
 
 // Note says whether the problem is for information only. A check whose only findings are
 // such problems counts as successful.
@@ -142,7 +144,7 @@ func (r CheckReport) Remaining() bool {
 	for p, t := range r.Problems {
 		switch p {
 		case DeclaredSize:
-		case Unowned, UnownedUpload, Recovered, QuotaUsage:
+		case Unowned, UnownedUpload, Recovered, QuotaUsage, CopiedSize:
 			if t.Repaired < t.Count {
 				return true
 			}
@@ -289,6 +291,9 @@ func (k *checker) run(ctx context.Context) error {
 		return err
 	}
 	if err := k.quotas(ctx); err != nil {
+		return err
+	}
+	if err := k.copiedSizes(ctx); err != nil {
 		return err
 	}
 	return k.manifests(ctx)

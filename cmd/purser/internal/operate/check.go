@@ -194,6 +194,9 @@ var advice = map[storecheck.Problem]struct{ what, todo, done string }{
 		"Their parts only take space. With --repair they are deleted.", doneDoomed},
 	storecheck.QuotaUsage: {"with numbers that differ from what their namespaces have",
 		"Somebody has changed rows by hand. With --repair the content is counted again.", "The content was counted again."},
+	storecheck.CopiedSize: {"whose size is another in the rows of manifests",
+		"Somebody has changed rows by hand; previews and policies by bytes add up wrong sizes. With --repair the sizes are copied again.",
+		"The sizes were copied again."},
 	storecheck.DeclaredSize: {"declaring other sizes than are stored",
 		"This is a note: they are served as they were pushed, Purser reports and adds up the stored sizes, and --repair\n" +
 			"changes nothing. Some clients refuse to pull such images: build and push them again.", ""},
