@@ -64,6 +64,8 @@ func TestExitCodes(t *testing.T) {
 		"policy create acme --older-than 5d --per-branch":             {2, "--per-branch goes only with --num-tags N"},
 		"policy create acme --num-tags 5 --per-branch --group-by (a)": {2, "give one of them"},
 		"policy create acme --num-tags 5 --keep-count-images":         {2, "needs --keep-newest N"},
+		"policy create acme --num-tags 5 --keep-per-platform":         {2, "needs --keep-newest N"},
+		"policy create acme --older-than 5d --per-platform":           {2, "--per-platform goes only with --num-tags N"},
 		"policy create acme --older-than 5d --count-images":           {2, "--count-images goes only with --num-tags N"},
 		"policy create acme --policy {":                               {2, "--policy: \"{\" isn't possible: it isn't JSON"},
 		"policy create acme --policy {\"method\":\"creation_date\"}":  {2, "--policy: "},

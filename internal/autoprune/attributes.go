@@ -37,7 +37,7 @@ func (r *tagReader) fillAttributes(ctx context.Context, page []candidate) error 
 	}
 	for i := range page {
 		m := found[page[i].Manifest]
-		page[i].tag.Matched, page[i].tag.Unmatched = m.matched, m.unmatched
+		page[i].tag.Matched, page[i].tag.Unmatched, page[i].tag.Platforms = m.matched, m.unmatched, m.platforms
 	}
 	return nil
 }
@@ -46,6 +46,8 @@ func (r *tagReader) fillAttributes(ctx context.Context, page []candidate) error 
 type attributeJudge struct {
 	saved   []Saved
 	reading PolicySet // the policies that look at attributes
+	// platforms are the policies that count for each platform.
+	platforms PolicySet
 	// annotations and images say what the policies look at.
 	annotations, images bool
 }
@@ -59,8 +61,11 @@ func newAttributeJudge(saved []Saved) *attributeJudge {
 			j.annotations = j.annotations || p.where.annotations != nil
 			j.images = j.images || p.readsImages()
 		}
+		if saved[i].Policy.readsPlatforms() {
+			j.platforms, j.images = j.platforms.with(i), true
+		}
 	}
-	if j.reading == 0 {
+	if j.reading == 0 && j.platforms == 0 {
 		return nil
 	}
 	return j
@@ -71,7 +76,7 @@ func (j *attributeJudge) asks(t *Tag) bool {
 	if t.attached() {
 		return false
 	}
-	for i := range j.reading.All() {
+	for i := range (j.reading | j.platforms).All() {
 		if j.saved[i].Policy.considersManifest(t) {
 			return true
 		}
@@ -79,8 +84,12 @@ func (j *attributeJudge) asks(t *Tag) bool {
 	return false
 }
 
-// matches are the policies whose selectors by attributes select and don't select a manifest.
-type matches struct{ matched, unmatched PolicySet }
+// matches are the policies whose selectors by attributes select and don't select a manifest, and
+// its platforms as Tag.Platforms has them.
+type matches struct {
+	matched, unmatched PolicySet
+	platforms          string
+}
 
 // annotated returns the policies whose selector annotations selects a manifest with these
 // annotations, or that have none.
@@ -95,6 +104,9 @@ func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) 
 
 // judge judges a manifest with these images, whose annotations select `annotated`.
 func (j *attributeJudge) judge(annotated PolicySet, images []ImageAttributes) (m matches) {
+	if j.platforms != 0 {
+		m.platforms = platformsOf(images)
+	}
 	for i := range j.reading.All() {
 		if !annotated.Has(i) {
 			m.unmatched = m.unmatched.with(i)

@@ -139,3 +139,68 @@ func TestNewestImages(t *testing.T) {
 		}
 	}
 }
+
+// TestNewestOfEachPlatform: a tag stays if it is among the newest of one of its platforms, or if it
+// isn't known for which platforms it is.
+func TestNewestOfEachPlatform(t *testing.T) {
+	t.Parallel()
+	of := func(platforms ...string) func(*autoprune.Tag) {
+		return func(t *autoprune.Tag) { t.Platforms = strings.Join(platforms, "\x00") }
+	}
+	tags := []autoprune.Tag{
+		tag("a", day, of("linux/amd64")), tag("b", 2*day, of("linux/amd64", "linux/arm64")), tag("c", 3*day, of("linux/amd64")),
+		tag("d", 4*day, of("linux/arm64")), tag("e", 5*day, of("linux/s390x")), tag("chart", 6*day),
+	}
+	if goes, stays := fates(t, rules(t, `number_of_tags:1 where "perPlatform": true`), tags); goes != "c d" ||
+		stays != "a:among_newest b:among_newest e:among_newest chart:no_platform" {
+		t.Errorf("the policy deletes %q, and %q stay", goes, stays)
+	}
+	if goes, stays := fates(t, rules(t, `creation_date:1h keep [{"newest": 1, "perPlatform": true}]`), tags); goes != "c d" || !strings.Contains(stays, "chart:kept_platform") {
+		t.Errorf("the keep rule lets go %q and keeps %q", goes, stays)
+	}
+	if goes, _ := fates(t, rules(t, `number_of_tags:1 where "perPlatform": true, "groupBy": "^([ab])"`), tags); goes != "" {
+		t.Errorf("with groups the policy deletes %q", goes)
+	}
+	for name, images := range map[string][]autoprune.ImageAttributes{
+		"no images":              nil,
+		"an unread one":          {{}},
+		"a chart":                {{PlatformKnown: true}},
+		"one unread of two":      {{PlatformKnown: true, Platform: "linux/amd64"}, {}},
+		"an index of an index":   {{PlatformKnown: true, Platform: "linux/amd64"}, {PlatformKnown: true}},
+		"attestations, no image": {{PlatformKnown: true, Platform: "unknown/unknown"}},
+	} {
+		if got := (autoprune.Attributes{Images: images}).Platforms(); got != "" {
+			t.Errorf("%s: platforms %q, want none", name, got)
+		}
+	}
+	got := autoprune.Attributes{Images: []autoprune.ImageAttributes{
+		{PlatformKnown: true, Platform: "linux/b"}, {PlatformKnown: true, Platform: "unknown/unknown"}, {PlatformKnown: true, Platform: "linux/a"}, {PlatformKnown: true, Platform: "linux/b"},
+	}}.Platforms()
+	if got != "linux/a\x00linux/b" {
+		t.Errorf("platforms %q", got)
+	}
+	if _, err := autoprune.ParsePolicy([]byte(`{"method": "max_bytes", "maxBytes": "2GB", "perPlatform": true}`)); err == nil || !strings.HasPrefix(err.Error(), "perPlatform: ") {
+		t.Error(err)
+	}
+}
+
+// TestRunCountsPlatforms: runs read the platforms of images that a policy counts for.
+func TestRunCountsPlatforms(t *testing.T) {
+	t.Parallel()
+	l := newLabelled(t)
+	web := l.repository("app/web")
+	for name, content := range map[string]string{
+		"a": `{"os": "linux", "architecture": "amd64"}`, "b": `{"os": "linux", "architecture": "amd64"}`, "c": `{"os": "linux", "architecture": "arm64"}`,
+		"chart": `{}`, "gone": `{"os": "linux", "architecture": "amd64"}`,
+	} {
+		l.image(web, name, content)
+	}
+	delete(l.store.objects, "gone")
+	l.multi(web, "multi", "a", "c")
+	l.exec("UPDATE tags SET created_at = now() - interval '20 days' WHERE name <> 'multi'")
+	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1, "perPlatform": true}`)
+	l.run()
+	if tags := strings.Join(l.tags(web), " "); tags != "chart gone multi" {
+		t.Errorf("the tags %s stay", tags)
+	}
+}

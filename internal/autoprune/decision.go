@@ -31,6 +31,7 @@ const (
 	Young          Code = "young"           // younger than the age of the policy
 	AmongNewest    Code = "among_newest"    // number_of_tags
 	NoGroup        Code = "no_group"        // number_of_tags: the tag is in no group
+	NoPlatform     Code = "no_platform"     // number_of_tags, perPlatform: not all of its images have a platform that is known
 	TooManyGroups  Code = "too_many_groups" // number_of_tags: there are too many groups to count in each
 	RecentlyPulled Code = "recently_pulled" // last_pulled
 	WithinBytes    Code = "within_bytes"    // max_bytes
@@ -38,11 +39,12 @@ const (
 	ImageStays     Code = "image_stays"     // an attached tag whose image isn't going
 	ImageAwaited   Code = "image_awaited"   // removeOrphans: the image isn't there, but the tag is young
 
-	KeptNewest  Code = "kept_newest"  // a keep rule: among the newest tags
-	KeptVersion Code = "kept_version" // a keep rule: its version
-	KeptUsed    Code = "kept_used"    // a keep rule: pushed or used within its age
-	KeptPattern Code = "kept_pattern" // a keep rule: its pattern matches
-	KeptUnknown Code = "kept_unknown" // a keep rule: it isn't known whether the tag was used
+	KeptNewest   Code = "kept_newest"   // a keep rule: among the newest tags
+	KeptVersion  Code = "kept_version"  // a keep rule: its version
+	KeptUsed     Code = "kept_used"     // a keep rule: pushed or used within its age
+	KeptPattern  Code = "kept_pattern"  // a keep rule: its pattern matches
+	KeptPlatform Code = "kept_platform" // a keep rule with perPlatform: not all of its images have a platform that is known
+	KeptUnknown  Code = "kept_unknown"  // a keep rule: it isn't known whether the tag was used
 
 	Doubtful     Code = "doubtful"      // it isn't known whether a policy's labels and platforms select it
 	KeptDoubtful Code = "kept_doubtful" // the same, and this policy has keep rules
@@ -123,13 +125,15 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		return fmt.Sprintf("among the newest %d%s%s", r.policy.number, r.newest.which(&t), v.ofWhich(r))
 	case NoGroup:
 		return fmt.Sprintf("in no group by %s", quoted(r.policy.count.groupBy))
+	case NoPlatform:
+		return platformText
 	case TooManyGroups:
 		return fmt.Sprintf("there are more than %d groups to count in", maxGroups)
 	case RecentlyPulled:
 		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.age)
 	case NoStatistics:
 		return r.rests
-	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptUnknown:
+	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptPlatform, KeptUnknown:
 		return v.keptReason(&t)
 	case Doubtful:
 		return doubtText
@@ -154,6 +158,8 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	}
 	return string(d.Code)
 }
+
+const platformText = "not all of its images have a platform that is known, so it isn't counted for any"
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 

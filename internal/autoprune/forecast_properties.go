@@ -117,7 +117,7 @@ func (h *history) readProperties(ctx context.Context) error {
 	sizes, judge := false, newAttributeJudge(h.saved)
 	for i := range h.saved {
 		p := &h.saved[i].Policy
-		if sizes = sizes || p.readsManifests(); p.readsManifests() || p.readsAttributes() || p.method == MaxBytes {
+		if sizes = sizes || p.readsManifests(); p.readsManifests() || p.readsAttributes() || p.readsPlatforms() || p.method == MaxBytes {
 			h.selecting = h.selecting.with(i)
 		}
 	}
@@ -239,7 +239,7 @@ func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
 		t.Image = MissingImage
 	}
 	t.MediaType, t.ArtifactType, t.Size = m.MediaType, m.ArtifactType, m.Size
-	t.Matched, t.Unmatched = m.matched, m.unmatched
+	t.Matched, t.Unmatched, t.Platforms = m.matched, m.unmatched, m.platforms
 	if h.selecting != 0 && s.manifest > goneManifests {
 		t.MediaType, t.Exempt = "unknown", h.selecting
 	}

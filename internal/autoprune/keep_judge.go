@@ -113,6 +113,9 @@ func (k *keeper) keeps(t *Tag, orphan bool) (Code, bool) {
 	switch k.kind {
 	case keepNewest:
 		code := k.tags.judge(t)
+		if code == NoPlatform {
+			return KeptPlatform, true
+		}
 		return KeptNewest, code == AmongNewest || code == TooManyGroups
 	case keepVersions:
 		v, key, ok := k.version(t.Name)
@@ -194,6 +197,8 @@ func (v *Verdict) keptReason(t *Tag) string {
 		return "kept by a rule"
 	case code == KeptUnknown:
 		return fmt.Sprintf("kept, because it isn't known whether it was used within %s: %s", k.used, k.unknown)
+	case code == KeptPlatform:
+		return "kept: " + platformText
 	case code == KeptUsed && t.used().After(t.Created):
 		return fmt.Sprintf("kept: last used at %s, within %s", stamp(t.used()), k.used)
 	case code == KeptUsed:
@@ -207,6 +212,9 @@ func (v *Verdict) keptReason(t *Tag) string {
 // keptNotices returns what the keep rules of policy i can't judge. They then keep more tags.
 func (v *Verdict) keptNotices(i int) (texts []string) {
 	for _, k := range v.rules[i].keepers {
+		if k.tags != nil && k.tags.unknown > 0 {
+			texts = append(texts, fmt.Sprintf("its keep rule \"%s\" keeps %d tags, of whose images not all have a platform that is known", k.form(), k.tags.unknown))
+		}
 		if k.unknown != "" {
 			texts = append(texts, fmt.Sprintf("its keep rule usedWithin %s keeps every tag: %s", k.used, k.unknown))
 		}

@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -29,6 +30,9 @@ type newestGroups struct {
 	// stay has, if images are counted, the images of each group that are among the newest, because
 	// of a tag that isn't older than `oldest`.
 	stay map[groupImage]struct{}
+	// unknown is how many tags are in no group because their platforms aren't known, or because
+	// they have none.
+	unknown int64
 	// surplus says that some group has more tags or images than stay.
 	surplus bool
 }
@@ -41,7 +45,8 @@ type groupImage struct {
 
 // groupKey identifies a group.
 type groupKey struct {
-	name string // what groupBy captures
+	name     string // what groupBy captures
+	platform string
 }
 
 // groupCount is a group while tags are surveyed.
@@ -79,13 +84,31 @@ func newNewestGroups(c counting, limit int, emptyGroup bool) *newestGroups {
 	}
 }
 
-// key returns the tag's group. ok is false if it belongs to none.
-func (n *newestGroups) key(t *Tag) (key groupKey, ok bool) {
+// name returns what groupBy captures in the tag's name. ok is false if the tag is in no group.
+func (n *newestGroups) name(t *Tag) (name string, ok bool) {
 	if n.groupBy.IsZero() {
-		return groupKey{}, true
+		return "", true
 	}
-	key.name, ok = n.groupBy.Group(t.Name)
-	return key, ok && (n.emptyGroup || strings.Trim(key.name, "\x00") != "")
+	name, ok = n.groupBy.Group(t.Name)
+	return name, ok && (n.emptyGroup || strings.Trim(name, "\x00") != "")
+}
+
+// noPlatform is the platform of groups that aren't of a platform.
+var noPlatform = []string{""}
+
+// groupsOf returns what groupBy captures in the tag's name, and the platforms in whose groups the tag
+// is. The code says why it is in no group; "" if it is in one.
+func (n *newestGroups) groupsOf(t *Tag) (name string, platforms []string, code Code) {
+	name, ok := n.name(t)
+	switch {
+	case !ok:
+		return "", nil, NoGroup
+	case !n.platforms:
+		return name, noPlatform, ""
+	case t.Platforms == "":
+		return "", nil, NoPlatform
+	}
+	return name, strings.Split(t.Platforms, platformSeparator), ""
 }
 
 // see takes note of a tag, and counts it if `counted` is set. It returns the number of groups that
@@ -95,10 +118,18 @@ func (n *newestGroups) see(t *Tag, counted bool) (added int) {
 	if n.overflow {
 		return 0
 	}
-	key, ok := n.key(t)
-	if !ok {
-		return 0
+	name, platforms, code := n.groupsOf(t)
+	if code == NoPlatform {
+		n.unknown++
 	}
+	for _, platform := range platforms {
+		added += n.seeIn(groupKey{name, platform}, t, counted)
+	}
+	return added
+}
+
+// seeIn is see for one group.
+func (n *newestGroups) seeIn(key groupKey, t *Tag, counted bool) (added int) {
 	group := n.groups[key]
 	if group == nil {
 		group = &groupCount{newest: newest{limit: n.limit}}
@@ -155,13 +186,13 @@ func (n *newestGroups) settle() {
 // judge says whether the tag stays as one of the newest: the code is AmongNewest, BeyondNewest, or
 // why it can't be said.
 func (n *newestGroups) judge(t *Tag) Code {
-	key, ok := n.key(t)
+	name, platforms, code := n.groupsOf(t)
 	switch {
-	case !ok:
-		return NoGroup
+	case code != "":
+		return code
 	case n.overflow:
 		return TooManyGroups
-	case n.among(key, t):
+	case slices.ContainsFunc(platforms, func(platform string) bool { return n.among(groupKey{name, platform}, t) }):
 		return AmongNewest
 	}
 	return BeyondNewest
@@ -183,19 +214,26 @@ func (n *newestGroups) which(t *Tag) (text string) {
 	if n.images {
 		text = " images"
 	}
-	key, ok := n.key(t)
-	if !ok || n.groupBy.IsZero() {
-		return text
+	if name, ok := n.name(t); ok && !n.groupBy.IsZero() {
+		text += fmt.Sprintf(" of the group %q", strings.ReplaceAll(strings.TrimSuffix(name, "\x00"), "\x00", ", "))
 	}
-	return text + fmt.Sprintf(" of the group %q", strings.ReplaceAll(strings.TrimSuffix(key.name, "\x00"), "\x00", ", "))
+	if n.platforms {
+		text += " for " + strings.ReplaceAll(t.Platforms, platformSeparator, " or ")
+	}
+	return text
 }
 
 // notice says what the groups of a policy can't judge; "" if there is nothing to say.
 func (n *newestGroups) notice() string {
-	if n == nil || !n.overflow {
+	switch {
+	case n == nil:
 		return ""
+	case n.overflow:
+		return fmt.Sprintf("it selects nothing: there are more than %d groups", maxGroups)
+	case n.unknown > 0:
+		return fmt.Sprintf("it selects none of %d tags, of whose images not all have a platform that is known", n.unknown)
 	}
-	return fmt.Sprintf("it selects nothing: there are more than %d groups", maxGroups)
+	return ""
 }
 
 // limitGroups gives up counting in groups when there are too many.

@@ -14,9 +14,9 @@ import (
 
 // oracleKinds are the reasons for which some tag of the drawn scenes must go or stay.
 var oracleKinds = []string{
-	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: number of images", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
+	"goes: age", "goes: last use", "goes: number", "goes: number of group", "in no group", "goes: number of images", "goes: number of platform", "its platforms aren't known", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
 	"goes by a policy of default", "goes by a policy of setting", "goes by a policy of namespace", "goes by a policy of repository",
-	"kept: newest", "kept: newest of group", "kept: newest images", "kept: usedWithin", "kept: usedWithin without statistics", "kept: pattern",
+	"kept: newest", "kept: newest of group", "kept: newest images", "kept: newest of platform", "kept: platform not known", "kept: usedWithin", "kept: usedWithin without statistics", "kept: pattern",
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
 	"protected from a policy", "exempt", "exempt attached tag", "no statistics", "attached tag of an image that stays", "orphan that stays",
 	"goes: attached, with an index", "scene without tags", "scene of 38 tags and more", "scene of 5 policies and more",
@@ -55,6 +55,7 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 			"its last use isn't known":            f.unplaced,
 			"in doubt":                            f.doubted,
 			"in no group":                         f.ungrouped,
+			"its platforms aren't known":          f.unplatformed,
 			"too many groups":                     f.tooMany && !f.goes,
 		}
 		for _, selected := range f.selected {

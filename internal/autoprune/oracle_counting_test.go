@@ -2,6 +2,7 @@ package autoprune_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"pgregory.net/rapid"
@@ -11,6 +12,29 @@ import (
 type oracleCounting struct {
 	GroupBy     *string
 	CountImages bool
+	PerPlatform bool
+}
+
+// oraclePlatforms returns the platforms of a tag; none unless each of its images has one that is known.
+func oraclePlatforms(in oracleInput, t oracleTag) (platforms []string) {
+	for _, image := range oracleImagesOf(in, in.manifests[t.manifest]) {
+		if image.platform == "?" || image.platform == "" {
+			return nil
+		}
+		platforms = append(platforms, image.platform)
+	}
+	return platforms
+}
+
+// groupsOf returns the groups of a tag whose name is in the group `name`: one for each platform.
+func (c oracleCounting) groupsOf(in oracleInput, name string, t oracleTag) (groups []string) {
+	if !c.PerPlatform {
+		return []string{name}
+	}
+	for _, platform := range oraclePlatforms(in, t) {
+		groups = append(groups, name+"\x00for "+platform)
+	}
+	return groups
 }
 
 // groupOf returns the group of a tag in which a policy by number counts it. ok is false if the tag
@@ -27,7 +51,7 @@ func (c oracleCounting) groupOf(t oracleTag) (group string, ok bool) {
 }
 
 // grouped reports whether the policy counts in groups.
-func (c oracleCounting) grouped() bool { return c.GroupBy != nil }
+func (c oracleCounting) grouped() bool { return c.GroupBy != nil || c.PerPlatform }
 
 // newer returns how many of the counted tags or images are newer than tag t or its image. `counted`
 // are the counted tags of its group, and `looked` the tags of its group that are looked at.
@@ -60,8 +84,9 @@ func oracleCounted(in oracleInput, r oracleRule, tags []oracleTag, fates map[str
 		if !r.looksAt(in, t) || f.orphan && r.removesOrphans() {
 			continue
 		}
-		if _, ok := r.groupOf(t); !ok {
-			f.ungrouped = true
+		name, ok := r.groupOf(t)
+		if !ok || len(r.groupsOf(in, name, t)) == 0 {
+			f.ungrouped, f.unplatformed = f.ungrouped || !ok, f.unplatformed || ok
 			fates[t.name] = f
 			continue
 		}
@@ -78,13 +103,48 @@ func oracleCounted(in oracleInput, r oracleRule, tags []oracleTag, fates map[str
 }
 
 // inGroup returns the tags of a group.
-func (c oracleCounting) inGroup(group string, tags []oracleTag) (list []oracleTag) {
+func (c oracleCounting) inGroup(in oracleInput, group string, tags []oracleTag) (list []oracleTag) {
 	for _, t := range tags {
-		if other, ok := c.groupOf(t); ok && other == group {
+		if name, ok := c.groupOf(t); ok && slices.Contains(c.groupsOf(in, name, t), group) {
 			list = append(list, t)
 		}
 	}
 	return list
+}
+
+// keepsNewest returns the kind of a rule with newest and without versions if it keeps tag t, whose
+// name is in the group `name`, and "" otherwise.
+func (k oracleKeep) keepsNewest(in oracleInput, r oracleRule, tags []oracleTag, fates map[string]oracleFate, t oracleTag, name string) string {
+	groups := k.groupsOf(in, name, t)
+	if len(groups) == 0 {
+		return "platform not known"
+	}
+	for _, group := range groups {
+		var looked, counted []oracleTag
+		for _, u := range tags {
+			other, _, ok := k.group(u.name)
+			if !ok || !slices.Contains(k.groupsOf(in, other, u), group) || !r.looksAt(in, u) || fates[u.name].orphan && r.removesOrphans() {
+				continue
+			}
+			looked = append(looked, u)
+			if r.counts(in, u, fates[u.name]) {
+				counted = append(counted, u)
+			}
+		}
+		if k.newer(t, looked, counted) >= *k.Newest {
+			continue
+		}
+		switch {
+		case k.CountImages:
+			return "newest images"
+		case k.PerPlatform:
+			return "newest of platform"
+		case k.GroupBy != nil:
+			return "newest of group"
+		}
+		return "newest"
+	}
+	return ""
 }
 
 // oracleGroups returns how many groups the policies by number that select, and the keep rules of all
@@ -97,8 +157,10 @@ func oracleGroups(in oracleInput, selecting, rules []oracleRule, tags []oracleTa
 		found := map[string]bool{}
 		_, _, counted := oracleCounted(in, r, tags, fates)
 		for _, t := range counted {
-			group, _ := r.groupOf(t)
-			found[group] = true
+			name, _ := r.groupOf(t)
+			for _, group := range r.groupsOf(in, name, t) {
+				found[group] = true
+			}
 		}
 		groups += len(found)
 	}
@@ -106,7 +168,11 @@ func oracleGroups(in oracleInput, selecting, rules []oracleRule, tags []oracleTa
 		for _, k := range r.Keep {
 			found := map[string]bool{}
 			for _, t := range tags {
-				if group, _, ok := k.group(t.name); ok && k.grouped() && r.counts(in, t, fates[t.name]) {
+				name, _, ok := k.group(t.name)
+				if !ok || !k.grouped() || !r.counts(in, t, fates[t.name]) {
+					continue
+				}
+				for _, group := range k.groupsOf(in, name, t) {
 					found[group] = true
 				}
 			}
@@ -123,6 +189,9 @@ func drawOracleCounting(t *rapid.T) (text string) {
 	}
 	if often(t, 3) {
 		text += `, "countImages": true`
+	}
+	if often(t, 3) {
+		text += `, "perPlatform": true`
 	}
 	return text
 }

@@ -38,7 +38,7 @@ func (r oracleRule) counts(in oracleInput, t oracleTag, f oracleFate) bool {
 
 // grouped reports whether the rule's groups are counted for the limit.
 func (k oracleKeep) grouped() bool {
-	return k.GroupBy != nil || k.Versions != nil && *k.Versions != "releases"
+	return k.oracleCounting.grouped() || k.Versions != nil && *k.Versions != "releases"
 }
 
 // group returns the group of a tag's name, and its version if the rule counts versions. ok
@@ -96,37 +96,26 @@ func (k oracleKeep) keeps(in oracleInput, r oracleRule, tags []oracleTag, fates 
 	if tooMany && k.grouped() {
 		return "too many groups"
 	}
+	if k.Versions == nil {
+		return k.keepsNewest(in, r, tags, fates, t, group)
+	}
 	var newer []oracleVersion
-	var looked, counted []oracleTag
 	for _, u := range tags {
 		other, v, ok := k.group(u.name)
-		if ok && other == group && r.looksAt(in, u) && !(fates[u.name].orphan && r.removesOrphans()) {
-			looked = append(looked, u)
-		}
 		if !ok || other != group || !r.counts(in, u, fates[u.name]) {
 			continue
 		}
-		counted = append(counted, u)
-		if k.Versions != nil && v.compare(version) > 0 &&
+		if v.compare(version) > 0 &&
 			!slices.ContainsFunc(newer, func(w oracleVersion) bool { return w.compare(v) == 0 }) {
 			newer = append(newer, v)
 		}
 	}
-	number, limit, kind := k.newer(t, looked, counted), 1, "newest"
+	limit := 1
 	if k.Newest != nil {
 		limit = *k.Newest
 	}
-	if k.GroupBy != nil {
-		kind = "newest of group"
-	}
-	if k.CountImages {
-		kind = "newest images"
-	}
-	if k.Versions != nil {
-		number, kind = len(newer), *k.Versions
-	}
-	if number < limit {
-		return kind
+	if len(newer) < limit {
+		return *k.Versions
 	}
 	return ""
 }

@@ -184,7 +184,7 @@ func drawOracleKeep(t *rapid.T) string {
 	n := rapid.IntRange(1, 4).Draw(t, "newest")
 	switch rapid.IntRange(0, 7).Draw(t, "kind of keep rule") {
 	case 0:
-		return fmt.Sprintf(`{"newest": %d%s}`, n, draw(t, "", `, "countImages": true`))
+		return fmt.Sprintf(`{"newest": %d%s}`, n, draw(t, "", `, "countImages": true`, `, "perPlatform": true`))
 	case 1, 2:
 		return fmt.Sprintf(`{"newest": %d, "groupBy": %q}`, n, draw(t, `^([a-z]+)`, `^v?([0-9]+\.[0-9]+)\.`, `^(v)?.*?([0-9])$`))
 	case 3:
@@ -227,6 +227,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 			MediaType: m.mediaType, ArtifactType: m.artifactType, Size: m.size,
 		}
 		*[]*time.Time{&tag.Pulled, &tag.ManifestPulled, &tag.Checked}[i%3] = one.used
+		tag.Platforms = s.attributes(one.manifest).Platforms()
 		for place, a := range all {
 			switch selected, known := a.Policy.MatchAttributes(s.attributes(one.manifest)); {
 			case selected:

@@ -72,6 +72,7 @@ type oracleFate struct {
 	doubted             bool // a policy is in doubt about it, so that policies by number don't count it
 	waits               bool // a policy that waits selects the tag
 	tooMany             bool // a policy by number would select it but for too many groups
+	unplatformed        bool // a policy by number that counts for each platform doesn't know its platforms
 	ungrouped           bool // it is in no group of a policy by number that looks at it
 	unplaced            bool // a max_bytes policy doesn't know when it was last used
 }
@@ -403,15 +404,20 @@ func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates 
 		switch {
 		case r.CountImages:
 			kind = "number of images "
+		case r.PerPlatform:
+			kind = "number of platform "
 		case r.grouped():
 			kind = "number of group "
 		}
 		looked, mayGo, counted := oracleCounted(in, r, tags, fates)
 		// The policy deletes tags that it doesn't count, too.
 		for _, t := range mayGo {
-			group, _ := r.groupOf(t)
+			name, _ := r.groupOf(t)
+			among := slices.ContainsFunc(r.groupsOf(in, name, t), func(group string) bool {
+				return r.newer(t, r.inGroup(in, group, looked), r.inGroup(in, group, counted)) < r.number()
+			})
 			switch {
-			case r.newer(t, r.inGroup(group, looked), r.inGroup(group, counted)) < r.number():
+			case among:
 			case r.grouped() && tooMany:
 				f := fates[t.name]
 				f.tooMany = true

@@ -32,7 +32,7 @@ var (
 	// fieldsWithoutKeep are the fields that say which tags a policy selects, and when it
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
-		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldGroupBy, fieldImages, fieldPattern, fieldMatches, fieldOrphans,
+		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldGroupBy, fieldImages, fieldPerPlatform, fieldPattern, fieldMatches, fieldOrphans,
 		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged, fieldReporters,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
@@ -75,6 +75,8 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //     null: all tags are counted together.
 //   - countImages, for number_of_tags: true if tags of the same manifest count as one. Left out or
 //     null: false.
+//   - perPlatform, for number_of_tags: true if tags are counted for each platform. Left out or null:
+//     false.
 //   - tagPattern: the pattern of the tags that the policy looks at, see
 //     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: true if the policy looks at the tags that match tagPattern, false

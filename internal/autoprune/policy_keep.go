@@ -64,6 +64,7 @@ type keepRule struct {
 type KeepForm struct {
 	Newest      int      `json:"newest,omitempty" minimum:"1" maximum:"1000000000" doc:"Keep this many of the newest tags, or of the newest versions (1000 at most)" example:"10"`
 	CountImages bool     `json:"countImages,omitempty" doc:"With newest: count images, so that tags of the same manifest count as one"`
+	PerPlatform bool     `json:"perPlatform,omitempty" doc:"With newest: count for each platform. A tag of which not all images have a platform that is known is kept"`
 	GroupBy     string   `json:"groupBy,omitempty" maxLength:"256" doc:"With newest: regular expression (RE2) with parentheses. What they capture in a tag's name is the tag's group, and newest counts in each group" example:"^(v[0-9]+)\\."`
 	UsedWithin  string   `json:"usedWithin,omitempty" doc:"Keep tags that were pushed or used within this age" example:"30d"`
 	TagPattern  string   `json:"tagPattern,omitempty" maxLength:"256" doc:"Keep tags in whose names this regular expression (RE2) is found"`
@@ -81,7 +82,7 @@ func (p Policy) Keep() []KeepForm {
 
 func (k keepRule) form() KeepForm {
 	return KeepForm{
-		Newest: k.newest, GroupBy: k.groupBy.String(), CountImages: k.images, UsedWithin: k.used.String(), TagPattern: k.pattern.String(), Versions: k.versions,
+		Newest: k.newest, GroupBy: k.groupBy.String(), CountImages: k.images, PerPlatform: k.platforms, UsedWithin: k.used.String(), TagPattern: k.pattern.String(), Versions: k.versions,
 	}
 }
 
@@ -111,7 +112,7 @@ func (k KeepForm) String() string {
 
 // Counting says what the rule counts, if it has Newest.
 func (k KeepForm) Counting() CountingForm {
-	return CountingForm{GroupBy: k.GroupBy, CountImages: k.CountImages}
+	return CountingForm{GroupBy: k.GroupBy, CountImages: k.CountImages, PerPlatform: k.PerPlatform}
 }
 
 // keepsUsed returns whether a keep rule of the policy needs to know when tags were last
@@ -175,7 +176,7 @@ func within(place string, err error) error {
 // keepFields are the fields of a keep rule, and the four of which it has exactly one. The
 // field newest may also accompany versions.
 var (
-	keepFields = members{of: "a keep rule", fields: []string{fieldNewest, fieldGroupBy, fieldImages, fieldWithin, fieldPattern, fieldVersions}}
+	keepFields = members{of: "a keep rule", fields: []string{fieldNewest, fieldGroupBy, fieldImages, fieldPerPlatform, fieldWithin, fieldPattern, fieldVersions}}
 	keepKinds  = []string{fieldNewest, fieldWithin, fieldPattern, fieldVersions}
 )
 
@@ -193,7 +194,7 @@ func readKeep(raw json.RawMessage) (k keepRule, err error) {
 	case len(given) > 1:
 		return k, fieldErrorf(given[1], "%s is given, too; make them two rules, of which each keeps tags", given[0])
 	}
-	for _, name := range []string{fieldGroupBy, fieldImages} {
+	for _, name := range []string{fieldGroupBy, fieldImages, fieldPerPlatform} {
 		if fields[name] != nil && given[0] != fieldNewest {
 			return k, fieldErrorf(name, "it goes only with newest")
 		}

@@ -15,7 +15,7 @@ func drawCounting(t *rapid.T) string {
 	return rapid.SampledFrom([]string{
 		"", "", "", ` where "mediaTypes": ["a"]`, ` where "largerThan": "2"`,
 		` where "groupBy": "^([a-z]+)"`, ` where "groupBy": "^(v)?.*?([0-9])$"`, ` where "groupBy": "^(pr-|x)", "mediaTypes": ["a"]`,
-		` where "groupBy": "^(v)?"`, ` where "countImages": true`, ` where "countImages": true, "groupBy": "^([a-z]+)"`,
+		` where "groupBy": "^(v)?"`, ` where "countImages": true`, ` where "countImages": true, "groupBy": "^([a-z]+)"`, ` where "perPlatform": true`,
 	}).Draw(t, "counting")
 }
 
@@ -36,6 +36,9 @@ func (s scene) groupOf(i int, one autoprune.Tag) string {
 // `remaining`, lets stay.
 func (s scene) beyondNewest(i int, one autoprune.Tag, remaining []autoprune.Tag) bool {
 	group := s.groupOf(i, one)
+	if s.rules.Policies[i].Policy.Counting().PerPlatform {
+		return !s.newestOfPlatform(one, remaining, s.rules.Policies[i].Policy.Value().(int))
+	}
 	if s.rules.Policies[i].Policy.Counting().CountImages {
 		return group != "" && s.newerImages(i, one, remaining, func(other autoprune.Tag) bool { return s.groupOf(i, other) == group }) >= s.rules.Policies[i].Policy.Value().(int)
 	}
@@ -62,4 +65,18 @@ func (s scene) newerImages(i int, one autoprune.Tag, counted []autoprune.Tag, in
 		}
 	}
 	return len(newer)
+}
+
+// newestOfPlatform returns whether a tag is among the newest of one of its platforms, or has none.
+func (s scene) newestOfPlatform(one autoprune.Tag, counted []autoprune.Tag, number int) bool {
+	of := func(t autoprune.Tag) []string { return strings.Split(t.Platforms, "\x00") }
+	return one.Platforms == "" || slices.ContainsFunc(of(one), func(platform string) bool {
+		newer := 0
+		for _, other := range counted {
+			if slices.Contains(of(other), platform) && newestFirst(other, one) < 0 {
+				newer++
+			}
+		}
+		return newer < number
+	})
 }

@@ -24,6 +24,7 @@ func drawKeeps(t *rapid.T) string {
 		return rapid.SampledFrom([]string{
 			fmt.Sprintf(`{"newest": %d}`, number),
 			fmt.Sprintf(`{"newest": %d, "countImages": true}`, number),
+			fmt.Sprintf(`{"newest": %d, "perPlatform": true}`, number),
 			fmt.Sprintf(`{"newest": %d, "groupBy": "^([a-z]+)"}`, number),
 			fmt.Sprintf(`{"newest": %d, "groupBy": "^(v)?.*?([0-9])$"}`, number),
 			fmt.Sprintf(`{"usedWithin": "%dh"}`, rapid.IntRange(1, 60).Draw(t, "keep age")),
@@ -112,6 +113,9 @@ func (s scene) keptBy(i int, k autoprune.KeepForm, one autoprune.Tag) bool {
 	}
 	if k.GroupBy != "" && !regexp.MustCompile(k.GroupBy).MatchString(one.Name) {
 		return false
+	}
+	if k.PerPlatform {
+		return s.newestOfPlatform(one, counted, k.Newest)
 	}
 	if k.CountImages {
 		return s.newerImages(i, one, counted, func(autoprune.Tag) bool { return true }) < k.Newest

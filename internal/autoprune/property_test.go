@@ -120,6 +120,7 @@ func drawTag(t *rapid.T, name string) autoprune.Tag {
 			*use = hours("use")
 		}
 	}
+	one.Platforms = rapid.SampledFrom([]string{"", "linux/amd64", "linux/arm64", "linux/amd64\x00linux/arm64"}).Draw(t, "platforms")
 	if digest, ok := autoprune.AttachedTo(name); ok {
 		fmt.Sscanf(strings.TrimPrefix(digest.String(), "sha256:"), "%x", &one.Image)
 		if one.Image >= missing {

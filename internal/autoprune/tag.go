@@ -46,6 +46,10 @@ type Tag struct {
 	// select and don't select the tag (see [Policy.MatchAttributes]). A policy with such
 	// selectors that is in neither set is in doubt about the tag.
 	Matched, Unmatched PolicySet
+	// Platforms has the platforms of the tag's images, sorted, with 0 bytes between them. It is empty
+	// unless each of its images has a platform that is known. Only policies and keep rules with
+	// perPlatform read it.
+	Platforms string
 	// Held says who holds the tag's manifest, or the image that the tag belongs to; "" if
 	// nobody does. Then no policy deletes the tag (see package hold).
 	Held string

@@ -19,6 +19,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 		for _, policy := range []string{
 			`{"method": "number_of_tags", "value": 10, "tagPattern": "v", "tagPatternMatches": false}`,
 			`{"method": "number_of_tags", "value": 10, "groupBy": "^(.+)-[0-9]+$", "countImages": true, "keep": [{"newest": 3, "countImages": true}]}`,
+			`{"method": "number_of_tags", "value": 10, "perPlatform": true, "keep": [{"newest": 3, "perPlatform": true}]}`,
 			`{"method": "creation_date", "olderThan": "2w", "removeOrphans": true}`,
 			`{"method": "last_pulled", "olderThan": "90d"}`,
 			`{"method": "max_bytes", "maxBytes": "50GiB", "tagPattern": "^pr-"}`,

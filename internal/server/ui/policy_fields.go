@@ -80,7 +80,7 @@ func (f policyForm) Modes() []option {
 // KeepKinds returns the kinds of keep rules.
 func (f policyForm) KeepKinds() []option {
 	return []option{
-		{"", "–"}, {"newest", "the newest N"}, {"newest_images", "tags of the newest N images"}, {"usedWithin", "pushed or used within"}, {"tagPattern", "match a pattern"},
+		{"", "–"}, {"newest", "the newest N"}, {"newest_images", "tags of the newest N images"}, {"newest_platform", "the newest N of each platform"}, {"usedWithin", "pushed or used within"}, {"tagPattern", "match a pattern"},
 		{"releases", "every release"}, {"newest_patches", "newest N releases of each minor version"}, {"newest_prereleases", "newest N prereleases"},
 	}
 }

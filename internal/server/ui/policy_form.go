@@ -31,7 +31,7 @@ var (
 	// readMembers are the members of answers that no request sets.
 	readMembers = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 	// memberOrder is the order in which a document is shown.
-	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
+	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "perPlatform", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
 		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"keepUntagged"})
 )
 
@@ -47,14 +47,15 @@ type policyForm struct {
 	Document string // a JSON object
 	Version  string // of the policy that the form was made from, "" for a new one
 
-	Method   string
-	Text     map[string]string // of textMembers, numberMembers and listMembers
-	Excludes bool              // the pattern names the tags that aren't selected
-	Orphans  bool
-	Images   bool // numTags counts images
-	Keep     []keepRow
-	Windows  []windowRow
-	Others   string // members without a field, as a JSON object, "" for none
+	Method      string
+	Text        map[string]string // of textMembers, numberMembers and listMembers
+	Excludes    bool              // the pattern names the tags that aren't selected
+	Orphans     bool
+	Images      bool // numTags counts images
+	PerPlatform bool // numTags counts for each platform
+	Keep        []keepRow
+	Windows     []windowRow
+	Others      string // members without a field, as a JSON object, "" for none
 
 	// Wrong is the member whose field the registry refused, "" for none.
 	Wrong string
@@ -132,8 +133,10 @@ func (d document) writable() document {
 	if string(d["removeOrphans"]) == "false" {
 		delete(d, "removeOrphans")
 	}
-	if string(d["countImages"]) == "false" {
-		delete(d, "countImages")
+	for _, name := range []string{"countImages", "perPlatform"} {
+		if string(d[name]) == "false" {
+			delete(d, name)
+		}
 	}
 	return d
 }
@@ -169,6 +172,7 @@ func formOf(d document) policyForm {
 	f.Excludes = !matches
 	d.take("removeOrphans", &f.Orphans)
 	d.take("countImages", &f.Images)
+	d.take("perPlatform", &f.PerPlatform)
 	f.takeRows(d)
 	f.Others = d.text()
 	return f.pad()
@@ -306,8 +310,11 @@ func keepRowOf(k autoprune.KeepForm) keepRow {
 	case k.Versions != "":
 		return keepRow{string(k.Versions), newest, ""}
 	}
-	if k.CountImages {
+	switch {
+	case k.CountImages:
 		return keepRow{"newest_images", newest, k.GroupBy}
+	case k.PerPlatform:
+		return keepRow{"newest_platform", newest, k.GroupBy}
 	}
 	return keepRow{"newest", newest, k.GroupBy}
 }
@@ -317,7 +324,7 @@ func readPolicyForm(v url.Values) policyForm {
 	f := policyForm{
 		AsJSON: v.Get("as") == "json", Document: v.Get("document"), Version: v.Get("version"),
 		Method: v.Get("method"), Text: make(map[string]string), Excludes: v.Get("tagPatternMatches") == "false",
-		Orphans: v.Get("removeOrphans") != "", Images: v.Get("countImages") != "", Others: strings.TrimSpace(v.Get("others")),
+		Orphans: v.Get("removeOrphans") != "", Images: v.Get("countImages") != "", PerPlatform: v.Get("perPlatform") != "", Others: strings.TrimSpace(v.Get("others")),
 	}
 	for _, name := range slices.Concat(textMembers, numberMembers, listMembers) {
 		f.Text[name] = strings.TrimSpace(v.Get(name))
@@ -396,6 +403,9 @@ func (f policyForm) document() (document, error) {
 	if f.Images && f.counts() {
 		put("countImages", true)
 	}
+	if f.PerPlatform && f.counts() {
+		put("perPlatform", true)
+	}
 	if f.Orphans {
 		put("removeOrphans", true)
 	}
@@ -428,10 +438,10 @@ func (f policyForm) keepRules() (list []map[string]any) {
 			continue
 		case "usedWithin", "tagPattern":
 			rule[k.Kind] = k.Value
-		case "newest", "newest_images":
+		case "newest", "newest_images", "newest_platform":
 			rule["newest"] = numberOr(k.Value)
-			if k.Kind != "newest" {
-				rule["countImages"] = true
+			if member := map[string]string{"newest_images": "countImages", "newest_platform": "perPlatform"}[k.Kind]; member != "" {
+				rule[member] = true
 			}
 			if k.Group != "" {
 				rule["groupBy"] = k.Group

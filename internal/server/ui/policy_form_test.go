@@ -19,6 +19,7 @@ var members = map[string][]string{
 	"maxBytes":          {`"50GiB"`, `"x"`, `"50 GiB"`, `5`},
 	"numTags":           {`5`, `1e3`, `"x"`},
 	"countImages":       {`true`, `1`},
+	"perPlatform":       {`true`, `"yes"`},
 	"groupBy":           {`"^(v)"`, `7`, `" (a)"`},
 	"tagPattern":        {`"^pr-"`, `"a\nb"`, `"\"><script>"`, `" v "`},
 	"tagPatternMatches": {`false`, `"no"`},
@@ -31,7 +32,7 @@ var members = map[string][]string{
 	"grace":             {`"7d"`},
 	"maxDeleted":        {`100`},
 	"neverBelow":        {`5`, `-1`},
-	"keep": {`[{"newest":10},{"newest":2,"groupBy":"^(v)"},{"newest":3,"countImages":true},{"usedWithin":"3d"}]`, `[{"versions":"releases"},{"versions":"newest_patches","newest":2}]`,
+	"keep": {`[{"newest":10},{"newest":2,"groupBy":"^(v)"},{"newest":3,"countImages":true},{"newest":3,"perPlatform":true},{"usedWithin":"3d"}]`, `[{"versions":"releases"},{"versions":"newest_patches","newest":2}]`,
 		`[{"tagPattern":"^v","usedWithin":"3d"}]`, `[{"versions":"newest_majors"}]`, `[{"hashed":1}]`, `"all"`},
 	"windows": {`[{"days":["mon","fri"],"from":"22:00","to":"06:00","zone":"Europe/Berlin"}]`, `[{"days":["someday"]}]`, `[{"from":"01:00","to":"02:00","every":2}]`},
 	"future":  {`{"a":[1,2,{"b":null}]}`, `"<b>"`},
@@ -47,7 +48,7 @@ func TestFormKeepsDocument(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			values := members[name]
 			// A policy has an age, a number or a size, as its method says; the editor sends only that.
-			if isAmount(name) && name != amountMember(method) || (name == "groupBy" || name == "countImages") && method != "number_of_tags" {
+			if isAmount(name) && name != amountMember(method) || slices.Contains([]string{"groupBy", "countImages", "perPlatform"}, name) && method != "number_of_tags" {
 				continue
 			}
 			if i := rapid.IntRange(-1, len(values)-1).Draw(t, name); i >= 0 {
@@ -88,6 +89,9 @@ func formValues(f policyForm) url.Values {
 	}
 	if f.Images {
 		v.Set("countImages", "true")
+	}
+	if f.PerPlatform {
+		v.Set("perPlatform", "true")
 	}
 	for i, k := range f.Keep {
 		v.Set(fmt.Sprintf("keep%d.kind", i), k.Kind)

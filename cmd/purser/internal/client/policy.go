@@ -206,6 +206,8 @@ func (f *policyFlags) check() error {
 		return command.Usagef("--keep-group needs --keep-newest N")
 	case f.keep.images && f.keep.newest == 0:
 		return command.Usagef("--keep-count-images needs --keep-newest N")
+	case f.keep.platforms && f.keep.newest == 0:
+		return command.Usagef("--keep-per-platform needs --keep-newest N")
 	case f.not && f.pattern == "":
 		return command.Usagef("--not-matching needs --pattern REGEXP")
 	}

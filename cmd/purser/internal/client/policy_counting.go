@@ -9,14 +9,15 @@ import (
 
 // countingFlags are the flags that say what --num-tags counts.
 type countingFlags struct {
-	groupBy           string
-	perBranch, images bool
+	groupBy                      string
+	perBranch, images, platforms bool
 }
 
 func (f *countingFlags) add(cmd *cobra.Command) {
 	textFlag(cmd, &f.groupBy, "group-by", "", "let --num-tags count in each group: what the parentheses of this `REGEXP` capture in a name. A tag in no group stays", checkPattern)
 	cmd.Flags().BoolVar(&f.perBranch, "per-branch", false, "let --num-tags count in each branch, for names such as main-3f2a9c1 or main-20260301; other tags stay")
 	cmd.Flags().BoolVar(&f.images, "count-images", false, "let --num-tags count images: tags of the same manifest count as one")
+	cmd.Flags().BoolVar(&f.platforms, "per-platform", false, "let --num-tags count for each platform; a tag stays if it is among the newest of any of its platforms, or if these aren't all known")
 }
 
 // given says whether any of the flags was given.
@@ -41,8 +42,10 @@ func (f *countingFlags) first() string {
 		return "--group-by"
 	case f.perBranch:
 		return "--per-branch"
+	case f.images:
+		return "--count-images"
 	}
-	return "--count-images"
+	return "--per-platform"
 }
 
 // set adds the members of the policy for which flags were given.
@@ -55,5 +58,8 @@ func (f *countingFlags) set(members map[string]any) {
 	}
 	if f.images {
 		members["countImages"] = true
+	}
+	if f.platforms {
+		members["perPlatform"] = true
 	}
 }

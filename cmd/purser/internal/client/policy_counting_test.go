@@ -18,6 +18,7 @@ func TestCountingFlags(t *testing.T) {
 		{countingFlags{}, autoprune.CountingForm{}},
 		{countingFlags{groupBy: "^(a)"}, autoprune.CountingForm{GroupBy: "^(a)"}},
 		{countingFlags{images: true}, autoprune.CountingForm{CountImages: true}},
+		{countingFlags{platforms: true}, autoprune.CountingForm{PerPlatform: true}},
 		{countingFlags{perBranch: true}, autoprune.CountingForm{GroupBy: autoprune.BranchPattern}},
 	} {
 		f := policyFlags{policyValues: policyValues{numTags: 10}, count: tt.flags}

@@ -16,7 +16,7 @@ import (
 type keepFlags struct {
 	newest             int
 	groupBy, used      string
-	images             bool
+	images, platforms  bool
 	patterns, versions []string
 }
 
@@ -25,6 +25,7 @@ func (f *keepFlags) add(cmd *cobra.Command) {
 	flags.Var(command.Number(&f.newest, 1, autoprune.MaxNumTags), "keep-newest", "keep the newest `N` tags, whatever policies select them")
 	textFlag(cmd, &f.groupBy, "keep-group", "", "let --keep-newest keep N tags of each group: what the parentheses of this `REGEXP` capture in their names", checkPattern)
 	flags.BoolVar(&f.images, "keep-count-images", false, "let --keep-newest count images: tags of the same manifest count as one")
+	flags.BoolVar(&f.platforms, "keep-per-platform", false, "let --keep-newest keep N tags of each platform, and tags whose platforms aren't all known")
 	textFlag(cmd, &f.used, "keep-used", "", "keep tags that were pushed or used within `AGE`, such as 30d", checkAge)
 	flags.Var(repeatedFlag{&f.patterns, checkPattern}, "keep-pattern", "keep tags in whose names this `REGEXP` is found; may be repeated")
 	flags.Var(repeatedFlag{&f.versions, checkVersions}, "keep-versions",
@@ -33,13 +34,13 @@ func (f *keepFlags) add(cmd *cobra.Command) {
 
 // given says whether any of the flags was given.
 func (f *keepFlags) given() bool {
-	return f.newest != 0 || f.groupBy != "" || f.images || f.used != "" || len(f.patterns)+len(f.versions) > 0
+	return f.newest != 0 || f.groupBy != "" || f.images || f.platforms || f.used != "" || len(f.patterns)+len(f.versions) > 0
 }
 
 // rules returns the keep rules in the API's format.
 func (f *keepFlags) rules() (rules []autoprune.KeepForm) {
 	if f.newest != 0 {
-		rules = append(rules, autoprune.KeepForm{Newest: f.newest, GroupBy: f.groupBy, CountImages: f.images})
+		rules = append(rules, autoprune.KeepForm{Newest: f.newest, GroupBy: f.groupBy, CountImages: f.images, PerPlatform: f.platforms})
 	}
 	if f.used != "" {
 		rules = append(rules, autoprune.KeepForm{UsedWithin: f.used})
