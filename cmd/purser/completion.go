@@ -12,7 +12,7 @@ import (
 // value is one of a few words.
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
-		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled", "max_bytes"},
+		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled", "max_bytes", "untagged"},
 	}
 	for _, k := range audit.Kinds() {
 		words["kind"] = append(words["kind"], string(k))

@@ -53,7 +53,7 @@ func TestCompletion(t *testing.T) {
 		"webhook redeliver acme " + hook + " ": words,
 		"webhook create acme --events p":       "push tag pull delete prune gc " + words,
 		"tag list acme/app -o ":                "text json " + words,
-		"policy create acme --method n":        "creation_date number_of_tags last_pulled max_bytes " + words,
+		"policy create acme --method n":        "creation_date number_of_tags last_pulled max_bytes untagged " + words,
 	} {
 		parts := strings.Split(line, " ")
 		list, directive := completed(t, environ, parts...)

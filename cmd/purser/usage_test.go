@@ -55,6 +55,8 @@ func TestExitCodes(t *testing.T) {
 		"policy create acme --num-tags 1 --older-than 2w":             {2, "create one for each"},
 		"policy create acme --method last_pulled --num-tags 5":        {2, "needs --older-than AGE"},
 		"policy create acme --method number_of_tags":                  {2, "needs --num-tags N"},
+		"policy create acme --method untagged":                        {2, "needs --untagged AGE"},
+		"policy create acme --method untagged --older-than 5d":        {2, "--older-than isn't for --method untagged, which needs --untagged AGE"},
 		"policy create acme --method max_bytes":                       {2, "needs --max-bytes SIZE"},
 		"policy create acme --method max_bytes --older-than 5d":       {2, "--older-than isn't for --method max_bytes, which needs --max-bytes SIZE"},
 		"policy create acme --max-bytes 5 --older-than 5d":            {2, "create one for each"},

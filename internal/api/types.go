@@ -17,8 +17,8 @@ import (
 // has too come first, then Purser's own.
 type PolicyView struct {
 	UUID   string `json:"uuid"`
-	Method string `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
-	Value  any    `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	Method string `json:"method" doc:"creation_date, number_of_tags, last_pulled, max_bytes or untagged; empty for a policy with a problem"`
+	Value  any    `json:"value" doc:"The age of creation_date, last_pulled and untagged, the number of number_of_tags, the size of max_bytes"`
 	autoprune.CountingForm
 	TagPattern        *string `json:"tagPattern" doc:"Null: all tags"`
 	TagPatternMatches bool    `json:"tagPatternMatches"`

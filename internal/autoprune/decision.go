@@ -57,7 +57,7 @@ const (
 	OutsideWindow Code = "outside_window" // the policy that selects it waits for a window
 	// AwaitsConfirmation: the policy that selects it rests until somebody confirms its warnings.
 	AwaitsConfirmation Code = "awaits_confirmation"
-	Inactive           Code = "inactive" // the policies that apply have the mode off or observe
+	Inactive           Code = "inactive" // the policies that apply have the mode off or observe, or delete no tags
 	Observed           Code = "observed" // a policy with the mode observe would delete it; only in previews
 
 	Held Code = "held" // a reporter holds its manifest: see package hold
@@ -146,7 +146,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case InGrace, OutsideWindow, Asks, NoReporter, AwaitsConfirmation:
 		return "selected by a policy that waits: " + r.waits
 	case Inactive:
-		return "no policy that applies is on"
+		return "no policy that applies is on and deletes tags"
 	case PolicyUnreadable:
 		return fmt.Sprintf("policy %s selects nothing: %s", r.id, r.rests)
 	case ImageStays:

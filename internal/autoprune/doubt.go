@@ -18,7 +18,7 @@ func (r *rule) inDoubt(t *Tag) bool { return r.policy.doubts(r.place, t) }
 // doubt about it.
 func (v *Verdict) countDoubts(t *Tag) {
 	for i := range v.rules {
-		if r := &v.rules[i]; r.inDoubt(t) {
+		if r := &v.rules[i]; r.policy.method != UntaggedManifests && r.inDoubt(t) {
 			r.doubts++
 		}
 	}

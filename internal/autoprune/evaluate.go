@@ -68,7 +68,7 @@ type rule struct {
 	// policy is known to be one that counts, so it selects nothing before the others count.
 	unreadable, mayCount bool
 	// inactive says that the policy selects nothing and doesn't matter for what other
-	// policies select, because of its mode. Its keep rules do matter unless it is off.
+	// policies select, because of its mode or its method. Its keep rules do matter unless it is off.
 	inactive bool
 	// waits is why the policy deletes nothing of what it selects, "" if it may delete; waitCode
 	// is the code of the reason. Other policies select what they would select if it didn't wait.
@@ -127,7 +127,7 @@ func newVerdict(rules Rules) *Verdict {
 			policy: applied.Policy, id: applied.ID, place: i,
 			cutoff:   rules.Now.Add(-applied.Policy.age.Duration()),
 			orphans:  rules.Now.Add(-orphanAge),
-			inactive: applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would,
+			inactive: applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would || applied.Policy.method == UntaggedManifests,
 		}
 		if !rules.Would && !rules.IgnoreWaits {
 			r.waitCode, r.waits = applied.waiting(rules.Now)

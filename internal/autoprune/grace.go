@@ -32,7 +32,7 @@ func (p *Pruner) grace(policy Policy) *time.Duration {
 	if policy.guard.graceGiven {
 		length = policy.guard.grace.Duration()
 	}
-	if policy.guard.mode != "" || length == 0 {
+	if policy.guard.mode != "" || policy.method == UntaggedManifests || length == 0 {
 		return nil
 	}
 	return &length

@@ -140,13 +140,17 @@ func drawOracleTag(t *rapid.T, name string, policies int) oracleTag {
 // drawOraclePolicy draws a policy. Policies with equal keys mean the same.
 func drawOraclePolicy(t *rapid.T, namespace string) (p oraclePolicy, key string) {
 	p.scope = draw(t, "namespace", "repository", "default", "setting", "namespace", "repository")
-	method := draw(t, "number_of_tags", "creation_date", "last_pulled", "max_bytes")
+	method := draw(t, "number_of_tags", "creation_date", "last_pulled", "max_bytes", "number_of_tags", "creation_date", "last_pulled", "max_bytes", "untagged")
 	own, value := "olderThan", `"`+draw(t, "1h", "3h", "12h", "1d", "30h", "2d", "120m")+`"`
 	if method == "number_of_tags" {
 		own, value = "numTags", fmt.Sprint(rapid.IntRange(1, 9).Draw(t, "number of tags"))
 	}
 	if method == "max_bytes" {
 		own, value = "maxBytes", `"`+draw(t, "1", "2kB", "5kB", "9000", "12kB", "16KiB", "25kB", "1GiB")+`"`
+	}
+	if method == "untagged" {
+		more := draw(t, "", `, "mode": "off"`, `, "mode": "observe"`, `, "mediaTypes": ["application/vnd.oci.image.*"]`) + drawOracleAttributeSelectors(t)
+		return oraclePolicy{scope: p.scope, text: fmt.Sprintf(`{"method": "untagged", %q: %s%s}`, draw(t, "olderThan", "value"), value, more)}, p.scope + method + value + more
 	}
 	var more strings.Builder
 	if often(t, 2) {

@@ -359,6 +359,7 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 			f := fates[t.name]
 			kind := ""
 			switch {
+			case r.Method == "untagged": // it deletes no tags
 			case r.removesOrphans() && f.orphan:
 				if in.now.Sub(t.pushed) > 24*time.Hour {
 					kind = "orphan"

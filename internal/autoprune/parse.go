@@ -66,8 +66,9 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 
 // ParsePolicy reads a policy from a JSON object with these fields:
 //
-//   - method: creation_date, number_of_tags, last_pulled or max_bytes.
-//   - olderThan, for creation_date and last_pulled: an age, see [ParseAge].
+//   - method: creation_date, number_of_tags, last_pulled, max_bytes or untagged. A policy of the last
+//     has only a method, olderThan, selectors and a mode, see untagged_policy.go.
+//   - olderThan, for creation_date, last_pulled and untagged: an age, see [ParseAge].
 //   - numTags, for number_of_tags: a whole number from 1 to [MaxNumTags].
 //   - maxBytes, for max_bytes: a size, see [ParseSize].
 //   - value: another name for olderThan, numTags or maxBytes; only one of the two may be given.
@@ -130,6 +131,11 @@ func readPolicy(fields map[string]json.RawMessage) (p Policy, err error) {
 	}
 	if err != nil {
 		return Policy{}, err
+	}
+	if p.method == UntaggedManifests {
+		if err := checkUntagged(fields); err != nil {
+			return Policy{}, err
+		}
 	}
 	if p.count, err = readCounting(fields, p.method); err != nil {
 		return Policy{}, err
@@ -247,17 +253,17 @@ func checkName(name string, known members) error {
 
 func readMethod(raw json.RawMessage) (Method, error) {
 	if raw == nil {
-		return "", fieldErrorf(fieldMethod, "it is missing; methods are %s, %s, %s and %s", CreationDate, NumberOfTags, LastPulled, MaxBytes)
+		return "", fieldErrorf(fieldMethod, "it is missing; methods are %s, %s, %s, %s and %s", CreationDate, NumberOfTags, LastPulled, MaxBytes, UntaggedManifests)
 	}
 	text, err := readText(fieldMethod, raw)
 	if err != nil {
 		return "", err
 	}
 	switch m := Method(text); m {
-	case CreationDate, NumberOfTags, LastPulled, MaxBytes:
+	case CreationDate, NumberOfTags, LastPulled, MaxBytes, UntaggedManifests:
 		return m, nil
 	}
-	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled, MaxBytes)
+	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s, %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled, MaxBytes, UntaggedManifests)
 }
 
 // amount returns the name and the text of the field that has the policy's age, number or size.

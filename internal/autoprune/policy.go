@@ -23,6 +23,8 @@ const (
 	LastPulled Method = "last_pulled"
 	// MaxBytes selects all tags but the most recently used that fit into a number of bytes.
 	MaxBytes Method = "max_bytes"
+	// UntaggedManifests selects no tags. It says how long manifests stay that nothing references.
+	UntaggedManifests Method = "untagged"
 )
 
 // counts returns whether policies of the method count the tags that the other policies leave.
@@ -36,7 +38,7 @@ const MaxNumTags = 1_000_000_000
 // Several goroutines may use a Policy.
 type Policy struct {
 	method  Method
-	age     Age      // CreationDate, LastPulled
+	age     Age      // CreationDate, LastPulled, UntaggedManifests
 	number  int      // NumberOfTags
 	count   counting // NumberOfTags
 	bytes   int64    // MaxBytes
@@ -57,7 +59,7 @@ func (p Policy) Value() any {
 	switch p.method {
 	case NumberOfTags:
 		return p.number
-	case CreationDate, LastPulled:
+	case CreationDate, LastPulled, UntaggedManifests:
 		return p.age.String()
 	case MaxBytes:
 		return formatSize(p.bytes)
@@ -122,7 +124,7 @@ func (p Policy) String() string {
 	switch p.method {
 	case NumberOfTags:
 		text = strings.TrimSpace(fmt.Sprintf("%s numTags %d %s", p.method, p.number, p.count.form()))
-	case CreationDate, LastPulled:
+	case CreationDate, LastPulled, UntaggedManifests:
 		text = fmt.Sprintf("%s olderThan %s", p.method, p.age)
 	case MaxBytes:
 		text = fmt.Sprintf("%s maxBytes %s", p.method, formatSize(p.bytes))

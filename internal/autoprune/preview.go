@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
@@ -39,6 +40,8 @@ type Preview struct {
 	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
 	WouldDelete  int64               `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
 	Would        []PreviewTag        `json:"would" nullable:"false" doc:"The first of these tags"`
+	Untagged     []PreviewUntagged   `json:"untagged,omitempty" doc:"Untagged manifests that garbage collection will delete, soonest first, if a policy says how long they stay. Only the next 20000 reviews of the registry are looked at"`
+	UntaggedMore bool                `json:"untagged_more,omitempty" doc:"There are more of them than the limit"`
 	Asks         []RunAsk            `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows: the first 1000"`
 	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
 }
@@ -126,6 +129,12 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 		return nil, err
 	}
 	v.out.Complete = v.out.Complete && !v.uncounted
+	if err := v.untagged(ctx, found.namespace); err != nil {
+		return nil, err
+	}
+	if err := v.warnUntagged(ctx); err != nil {
+		return nil, err
+	}
 	if !o.HideBytes {
 		bytes, err := p.unusedBytes(ctx, v.targets, v.manifests)
 		switch {
@@ -172,9 +181,10 @@ type previewing struct {
 	out       *Preview
 	targets   []catalog.Repository // where manifests would be deleted
 	manifests [][]int64
-	notices   map[string]string // by policy
-	told      map[string]bool   // policies that are in out
-	uncounted bool              // there was no time to count what policies with a cap would delete
+	notices   map[string]string    // by policy
+	told      map[string]bool      // policies that are in out
+	seen      []catalog.Repository // those that were looked at and in which a policy keeps untagged manifests
+	uncounted bool                 // there was no time to count what policies with a cap would delete
 }
 
 // all goes through the repositories of the target.
@@ -251,6 +261,9 @@ func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 
 func (v *previewing) repository(ctx context.Context, target catalog.Repository) error {
 	rules, saved := v.rules(target)
+	if slices.ContainsFunc(saved, func(s Saved) bool { return s.keepsUntagged() }) {
+		v.seen = append(v.seen, target)
+	}
 	if err := v.readConfigurations(ctx, target, saved); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// This file is about the member keepUntagged of policies: how long garbage collection keeps a
+// This file is about the member keepUntagged of policies, and the method untagged: how long garbage collection keeps a
 // manifest that nothing references. It only ever makes such a manifest stay longer.
 
 const fieldUntagged = "keepUntagged"
@@ -48,9 +48,9 @@ func (p Policy) KeepsUntagged() string { return p.guard.untagged.String() }
 // keepsUntagged returns whether a policy may keep manifests that nothing references.
 func (s *Saved) keepsUntagged() bool {
 	if s.Problem != "" {
-		return strings.Contains(s.Stored, `"`+fieldUntagged+`"`)
+		return strings.Contains(s.Stored, `"`+fieldUntagged+`"`) || strings.Contains(s.Stored, `"`+string(UntaggedManifests)+`"`)
 	}
-	return s.Policy.guard.mode != Off && s.Policy.guard.untagged.Duration() > 0
+	return s.Policy.guard.mode != Off && s.Policy.retains().Duration() > 0
 }
 
 // Untagged returns, by the manifest's id, the longest retention of a policy for each of the
@@ -132,7 +132,7 @@ func (s *Saved) retention(place int, t *Tag) (Retention, bool) {
 	case t.Unmatched.Has(place) || !s.Policy.selectsManifest(t):
 		return Retention{}, false
 	}
-	age := s.Policy.guard.untagged
+	age := s.Policy.retains()
 	return Retention{For: age.Duration(), Policy: s.ID, Text: age.String()}, true
 }
 
@@ -190,14 +190,15 @@ func untaggedPolicies(ctx context.Context, tx pgx.Tx, namespaces, repositories [
 const policyPatience = 20 * time.Second
 
 // waitForReviews makes the end of a transaction that has changed policies wait for the reviews
-// and other deletions that are under way, if any policy has keepUntagged: see "The protocol" in
+// and other deletions that are under way, if any policy keeps untagged manifests: see "The protocol" in
 // package hold. So once the client has its answer, no review deletes what the new policies keep.
 func waitForReviews(ctx context.Context, tx pgx.Tx) error {
 	var needed bool
 	err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')
-			OR EXISTS (SELECT FROM repositoryautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')
-			OR EXISTS (SELECT FROM defaultautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')`).Scan(&needed)
+		SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE policy LIKE ANY (p))
+			OR EXISTS (SELECT FROM repositoryautoprunepolicy WHERE policy LIKE ANY (p))
+			OR EXISTS (SELECT FROM defaultautoprunepolicy WHERE policy LIKE ANY (p))
+		FROM (VALUES (ARRAY['%"keepUntagged"%', '%"untagged"%'])) AS v (p)`).Scan(&needed)
 	if err != nil || !needed {
 		return err
 	}

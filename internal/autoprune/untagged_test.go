@@ -20,6 +20,14 @@ func oracleUntagged(in oracleInput, digest string) (longest time.Duration, inDou
 	for _, r := range oracleRules(in) {
 		r.TagPattern = nil
 		t := oracleTag{manifest: digest}
+		if r.Method == "untagged" {
+			r.KeepUntagged = r.OlderThan
+			if r.OlderThan == nil {
+				age := r.age()
+				r.KeepUntagged = new(string)
+				*r.KeepUntagged = fmt.Sprintf("%ds", int(age.Seconds()))
+			}
+		}
 		if r.KeepUntagged == nil || !r.looksAtOthers(in, t) || r.attributes(in, t) == "no" {
 			continue
 		}

@@ -23,9 +23,10 @@ type exceptions struct {
 
 // anyUntagged asks whether any policy may keep untagged manifests.
 const anyUntagged = `
-	SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')
-		OR EXISTS (SELECT FROM repositoryautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')
-		OR EXISTS (SELECT FROM defaultautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')`
+	SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE policy LIKE ANY (p))
+		OR EXISTS (SELECT FROM repositoryautoprunepolicy WHERE policy LIKE ANY (p))
+		OR EXISTS (SELECT FROM defaultautoprunepolicy WHERE policy LIKE ANY (p))
+	FROM (VALUES (ARRAY['%"keepUntagged"%', '%"untagged"%'])) AS v (p)`
 
 // lockHolds takes the lock of deletions, as the first lock of a review, and returns which
 // exceptions there are: see the protocol in package hold. None can be added until the review's

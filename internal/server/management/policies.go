@@ -105,8 +105,8 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 // PolicyForm describes a policy in requests. It is exported because huma makes JSON schemas
 // only of exported types.
 type PolicyForm struct {
-	Method    string `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes" doc:"How tags are selected"`
-	OlderThan string `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
+	Method    string `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes,untagged" doc:"How tags are selected"`
+	OlderThan string `json:"olderThan,omitempty" doc:"For creation_date, last_pulled and untagged: digits and one of s, m, h, d, w, y" example:"2w"`
 	NumTags   int    `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
 	autoprune.CountingForm
 	MaxBytes          string  `json:"maxBytes,omitempty" doc:"For max_bytes: how much the most recently used tags of a repository, which stay, may store" example:"50GiB"`
@@ -249,7 +249,11 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 			return nil, err
 		}
 		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
-		return &policyCreated{policyIDBody{id, policy.Warnings()}}, err
+		if err != nil {
+			return nil, err
+		}
+		warnings, err := prune.UntaggedWarnings(ctx, policy)
+		return &policyCreated{policyIDBody{id, append(policy.Warnings(), warnings...)}}, err
 	})
 	path += "/{policy_uuid}"
 	add(a, auth.Maintain, huma.Operation{
@@ -275,7 +279,11 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		return &policyUpdated{warningHeaders(policy.Warnings())}, prune.UpdateVersion(ctx, any(in).(targeted).target(), id, policy, any(in).(versioned).version())
+		if err := prune.UpdateVersion(ctx, any(in).(targeted).target(), id, policy, any(in).(versioned).version()); err != nil {
+			return nil, err
+		}
+		warnings, err := prune.UntaggedWarnings(ctx, policy)
+		return &policyUpdated{warningHeaders(append(policy.Warnings(), warnings...))}, err
 	})
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,

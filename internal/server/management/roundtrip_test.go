@@ -22,6 +22,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "number_of_tags", "value": 10, "perPlatform": true, "keep": [{"newest": 3, "perPlatform": true}]}`,
 			`{"method": "creation_date", "olderThan": "2w", "removeOrphans": true}`,
 			`{"method": "last_pulled", "olderThan": "90d"}`,
+			`{"method": "untagged", "olderThan": "30d", "labels": {"a": "b"}, "mode": "off"}`,
 			`{"method": "max_bytes", "maxBytes": "50GiB", "tagPattern": "^pr-"}`,
 			`{"method": "number_of_tags", "value": 10, "keep": [{"newest": 3, "groupBy": "^(v)"}, {"usedWithin": "30d"}, {"tagPattern": "^r"},
 				{"versions": "newest_patches"}]}`,

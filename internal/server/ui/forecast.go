@@ -94,7 +94,7 @@ func comparedSettings(method string) string {
 		return "5,10,25,50,100"
 	case autoprune.MaxBytes:
 		return "1GiB,5GiB,10GiB,50GiB,100GiB"
-	case autoprune.CreationDate, autoprune.LastPulled:
+	case autoprune.CreationDate, autoprune.LastPulled, autoprune.UntaggedManifests:
 	}
 	return "7d,14d,30d,90d,180d,1y"
 }

@@ -68,7 +68,7 @@ func hasOption(list []option, value string) bool {
 func (f policyForm) Methods() []option {
 	return []option{
 		{"creation_date", "were pushed long ago"}, {"last_pulled", "were last used long ago"}, {"number_of_tags", "are not among the newest"},
-		{"max_bytes", "were least recently used and exceed a size"},
+		{"max_bytes", "were least recently used and exceed a size"}, {"untagged", "no tags: only manifests without tags"},
 	}
 }
 

@@ -186,7 +186,7 @@ func amountMember(method string) string {
 		return "numTags"
 	case autoprune.MaxBytes:
 		return "maxBytes"
-	case autoprune.CreationDate, autoprune.LastPulled:
+	case autoprune.CreationDate, autoprune.LastPulled, autoprune.UntaggedManifests:
 	}
 	return "olderThan"
 }

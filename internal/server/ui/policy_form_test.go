@@ -43,7 +43,7 @@ var members = map[string][]string{
 func TestFormKeepsDocument(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		method := rapid.SampledFrom([]string{"creation_date", "last_pulled", "number_of_tags", "max_bytes", "phase_of_the_moon"}).Draw(t, "method")
+		method := rapid.SampledFrom([]string{"creation_date", "last_pulled", "number_of_tags", "max_bytes", "untagged", "phase_of_the_moon"}).Draw(t, "method")
 		d := document{"method": json.RawMessage(`"` + method + `"`)}
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			values := members[name]

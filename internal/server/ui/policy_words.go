@@ -18,6 +18,9 @@ type policyWords struct {
 
 func wordsOf(v api.PolicyView) policyWords {
 	w := policyWords{Does: "Deletes " + selectionWords(v.Method, v.Value)}
+	if v.Method == string(autoprune.UntaggedManifests) {
+		w.Does = "Deletes no tags; manifests without tags stay for " + ageWords(fmt.Sprint(v.Value))
+	}
 	if text := v.CountingForm.String(); text != "" {
 		w.Does += ", counted by " + clip(400, text)
 	}
@@ -64,6 +67,8 @@ func selectionWords(method string, value any) string {
 		return "all but the newest " + plural(value, "tag", "tags") + " of a repository"
 	case autoprune.CreationDate:
 		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
+	case autoprune.UntaggedManifests:
+		return "no tags"
 	case autoprune.MaxBytes:
 		return "the least recently used tags of a repository that stores more than " + fmt.Sprint(value)
 	case autoprune.LastPulled:

@@ -150,20 +150,21 @@ type policyFlags struct {
 
 // policyValues are the values of the flags, except for those of selectors, safeguards and keep rules.
 type policyValues struct {
-	json, method, olderThan, maxBytes, pattern string
-	numTags                                    int
-	not, orphans                               bool
+	json, method, olderThan, maxBytes, untagged, pattern string
+	numTags                                              int
+	not, orphans                                         bool
 }
 
 func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	f, flags := new(policyFlags), cmd.Flags()
 	textFlag(cmd, &f.json, "policy", "", "the policy as `JSON`, in place of the flags below", checkPolicy)
-	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags, last_pulled or max_bytes (default: what the other flags ask for)",
-		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled), string(autoprune.MaxBytes)))
+	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags, last_pulled, max_bytes or untagged (default: what the other flags ask for)",
+		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled), string(autoprune.MaxBytes), string(autoprune.UntaggedManifests)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
 	flags.Var(command.Number(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
 	f.count.add(cmd)
 	textFlag(cmd, &f.maxBytes, "max-bytes", "", "the least recently used tags, until what remains of each repository stores at most this `SIZE`, such as 50GiB", checkSize)
+	textFlag(cmd, &f.untagged, "untagged", "", "no tags: let garbage collection delete untagged manifests after `AGE`, such as 14d, and not before", checkAge)
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
@@ -225,6 +226,7 @@ func (f *policyFlags) checkMethod() error {
 		{f.numTags != 0, "--num-tags", "--num-tags N", []autoprune.Method{autoprune.NumberOfTags}},
 		{f.olderThan != "", "--older-than", "--older-than AGE, such as 2w", []autoprune.Method{autoprune.CreationDate, autoprune.LastPulled}},
 		{f.maxBytes != "", "--max-bytes", "--max-bytes SIZE, such as 50GiB", []autoprune.Method{autoprune.MaxBytes}},
+		{f.untagged != "", "--untagged", "--untagged AGE, such as 14d", []autoprune.Method{autoprune.UntaggedManifests}},
 	}
 	first := ""
 	for _, flag := range methodFlags {
@@ -244,7 +246,7 @@ func (f *policyFlags) checkMethod() error {
 		}
 	}
 	if first == "" {
-		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, --max-bytes SIZE, or --policy JSON")
+		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, --max-bytes SIZE, or --policy JSON; or, for manifests without tags, --untagged AGE")
 	}
 	return nil
 }
@@ -265,6 +267,11 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 		members["method"] = autoprune.NumberOfTags
 	case f.maxBytes != "":
 		members["method"] = autoprune.MaxBytes
+	case f.untagged != "":
+		members["method"] = autoprune.UntaggedManifests
+	}
+	if f.untagged != "" {
+		members["olderThan"] = f.untagged
 	}
 	if f.olderThan != "" {
 		members["olderThan"] = f.olderThan
@@ -296,7 +303,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
 			"  purser policy create app/web --max-bytes 50GiB\n" +
-			"  purser policy create app --num-tags 10 --per-branch\n" +
+			"  purser policy create app --num-tags 10 --per-branch\n  purser policy create app --untagged 14d\n" +
 			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
 			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}

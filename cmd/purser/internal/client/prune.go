@@ -119,6 +119,9 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		}
 		fmt.Fprintln(w) //nolint:errcheck // an error shows up in the last write
 	}
+	if err := printUntagged(w, p); err != nil {
+		return err
+	}
 	for _, code := range slices.Sorted(maps.Keys(p.Reasons)) {
 		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code) //nolint:errcheck // an error shows up in the last write
 	}
