@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,8 +62,9 @@ func (p *Pruner) UntaggedWarnings(ctx context.Context, policy Policy) ([]string,
 		return nil, nil
 	}
 	rows, err := p.db.Pool.Query(ctx, `
-		SELECT event, extract(epoch FROM value)::bigint FROM gc_review_after_defaults
-		WHERE event IN ('manifest_upload', 'manifest_list_delete', 'tag_delete', 'tag_prune', 'tag_switch', 'subject_delete')`)
+		SELECT e, extract(epoch FROM COALESCE(d.value, interval '1 day'))::bigint
+		FROM unnest(ARRAY['manifest_upload', 'manifest_list_delete', 'tag_delete', 'tag_prune', 'tag_switch', 'subject_delete']) AS e
+		LEFT JOIN gc_review_after_defaults d ON d.event = e`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the review delays of garbage collection: %w", err)
 	}
@@ -81,8 +83,8 @@ func (p *Pruner) UntaggedWarnings(ctx context.Context, policy Policy) ([]string,
 	var warnings []string
 	for _, delay := range slices.Sorted(maps.Keys(delays)) {
 		slices.Sort(delays[delay])
-		warnings = append(warnings, fmt.Sprintf("garbage collection keeps untagged manifests for %s after the events %v, which is longer than %s: there the policy changes nothing",
-			ageText(delay), delays[delay], age))
+		warnings = append(warnings, fmt.Sprintf("garbage collection keeps untagged manifests for %s after %s, which is longer than %s: there the policy changes nothing",
+			ageText(delay), strings.Join(delays[delay], ", "), age))
 	}
 	return warnings, nil
 }

@@ -21,8 +21,8 @@ func TestUntaggedPolicy(t *testing.T) {
 		VALUES ($1, $2, $3, now() + interval '23 hours', 'tag_delete')
 		ON CONFLICT (manifest_id, repository_id, top_level_namespace_id) DO UPDATE SET review_after = EXCLUDED.review_after, event = EXCLUDED.event`,
 		web.NamespaceID, web.ID, id)
-	r.exec("UPDATE gc_review_after_defaults SET value = interval '1 day'")
-	r.exec("UPDATE gc_review_after_defaults SET value = interval '7 days' WHERE event = 'tag_prune'")
+	r.exec("DELETE FROM gc_review_after_defaults") // then the delays are a day
+	r.exec("INSERT INTO gc_review_after_defaults (event, value) VALUES ('tag_prune', '7 days')")
 	r.manifest(web, "image", "")
 	r.tag(web, "old", "image", 1000*24*time.Hour)
 	r.policy(app, `{"method": "untagged", "olderThan": "14d"}`)
