@@ -5,6 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
@@ -13,6 +14,9 @@ import (
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
 		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled", "max_bytes", "untagged"},
+	}
+	for _, p := range autoprune.Presets {
+		words["preset"] = append(words["preset"], p.Name)
 	}
 	for _, k := range audit.Kinds() {
 		words["kind"] = append(words["kind"], string(k))

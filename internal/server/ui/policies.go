@@ -227,8 +227,22 @@ type editorData struct {
 // Action is where the form is sent to.
 func (d editorData) Action() string { return d.Place.Home("/-/policies/" + cmp.Or(d.ID, "new")) }
 
+// Presets are the policies with which a new policy may start.
+func (d editorData) Presets() []autoprune.Preset {
+	if d.ID != "" {
+		return nil
+	}
+	return autoprune.Presets
+}
+
 func newPolicy(q *request) error {
 	d := document{"method": []byte(`"creation_date"`), "olderThan": []byte(`"90d"`)}
+	if preset, ok := autoprune.PresetOf(q.query("preset")); ok {
+		var err error
+		if d, err = parseDocument(preset.Policy); err != nil {
+			return err
+		}
+	}
 	return q.showEditor(http.StatusOK, editorData{Place: q.place(), Form: formOf(d)}, nil)
 }
 

@@ -21,8 +21,8 @@ func wordsOf(v api.PolicyView) policyWords {
 	if v.Method == string(autoprune.UntaggedManifests) {
 		w.Does = "Deletes no tags; manifests without tags stay for " + ageWords(fmt.Sprint(v.Value))
 	}
-	if text := v.CountingForm.String(); text != "" {
-		w.Does += ", counted by " + clip(400, text)
+	if v.Method == string(autoprune.NumberOfTags) {
+		w.Does = "Deletes " + countedWords(v)
 	}
 	if v.TagPattern != nil {
 		verb := "match"
@@ -61,10 +61,24 @@ func wordsOf(v api.PolicyView) policyWords {
 	return w
 }
 
+// countedWords says what a policy by number deletes.
+func countedWords(v api.PolicyView) string {
+	text := "all but the newest " + plural(v.Value, "tag", "tags")
+	if v.CountImages {
+		text = "all but the newest " + plural(v.Value, "image", "images")
+	}
+	if v.GroupBy != "" {
+		text += " of each group by " + clip(256, v.GroupBy)
+	}
+	if v.PerPlatform {
+		text += " of each platform"
+	}
+	return text + " of a repository"
+}
+
 func selectionWords(method string, value any) string {
 	switch autoprune.Method(method) {
-	case autoprune.NumberOfTags:
-		return "all but the newest " + plural(value, "tag", "tags") + " of a repository"
+	case autoprune.NumberOfTags: // see countedWords
 	case autoprune.CreationDate:
 		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
 	case autoprune.UntaggedManifests:

@@ -150,14 +150,15 @@ type policyFlags struct {
 
 // policyValues are the values of the flags, except for those of selectors, safeguards and keep rules.
 type policyValues struct {
-	json, method, olderThan, maxBytes, untagged, pattern string
-	numTags                                              int
-	not, orphans                                         bool
+	json, preset, method, olderThan, maxBytes, untagged, pattern string
+	numTags                                                      int
+	not, orphans                                                 bool
 }
 
 func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	f, flags := new(policyFlags), cmd.Flags()
 	textFlag(cmd, &f.json, "policy", "", "the policy as `JSON`, in place of the flags below", checkPolicy)
+	addPreset(cmd, &f.preset)
 	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags, last_pulled, max_bytes or untagged (default: what the other flags ask for)",
 		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled), string(autoprune.MaxBytes), string(autoprune.UntaggedManifests)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
@@ -253,6 +254,11 @@ func (f *policyFlags) checkMethod() error {
 
 // body returns the policy as JSON for the API.
 func (f *policyFlags) body() (json.RawMessage, error) {
+	filled, rules, err := f.withPreset()
+	if err != nil {
+		return nil, err
+	}
+	f = &filled
 	if err := f.check(); err != nil || f.json != "" {
 		return json.RawMessage(f.json), err
 	}
@@ -291,7 +297,7 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 	if f.orphans {
 		members["removeOrphans"] = true
 	}
-	if rules := f.keep.rules(); len(rules) > 0 {
+	if rules = append(rules, f.keep.rules()...); len(rules) > 0 {
 		members["keep"] = rules
 	}
 	return json.Marshal(members)
@@ -304,6 +310,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
 			"  purser policy create app/web --max-bytes 50GiB\n" +
 			"  purser policy create app --num-tags 10 --per-branch\n  purser policy create app --untagged 14d\n" +
+			"  purser policy create --presets\n  purser policy create app --preset pull-requests --older-than 3w\n" +
 			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
 			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}
@@ -330,6 +337,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 			return err
 		})
 	})
+	addPresets(cmd, format)
 	return cmd
 }
 
