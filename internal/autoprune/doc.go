@@ -8,6 +8,10 @@
 //   - Policies by age and by last use are applied first. Policies by number and by bytes
 //     (max_bytes.go) count the tags that are then left, each by itself. A tag is deleted if any
 //     policy selects it.
+//   - A policy by number may count in groups, for each platform, and images instead of tags
+//     (counting.go). A tag in no group stays, and so does one of which not all platforms are known. If
+//     there are too many groups, such policies select nothing.
+//   - A policy of the method untagged selects no tags (untagged_policy.go).
 //   - A policy that can't be judged never makes another policy delete more. If pull
 //     statistics are missing, a last_pulled policy can't be judged; policies that count
 //     then don't count the tags that it might select. If a policy can't be read, policies that
