@@ -33,8 +33,9 @@ type newestGroups struct {
 	// unknown is how many tags are in no group because their platforms aren't known, or because
 	// they have none.
 	unknown int64
-	// surplus says that some group has more tags or images than stay.
-	surplus bool
+	// surplus says that some group may have more tags or images than stay. uncounted says that a
+	// tag was seen that isn't in the number of any group.
+	surplus, uncounted bool
 }
 
 // groupImage is an image in a group.
@@ -131,6 +132,10 @@ func (n *newestGroups) see(t *Tag, counted bool) (added int) {
 // seeIn is see for one group.
 func (n *newestGroups) seeIn(key groupKey, t *Tag, counted bool) (added int) {
 	group := n.groups[key]
+	if group == nil && !counted && !n.images {
+		n.uncounted = true // the tag takes no memory, since the limit of groups doesn't bound it
+		return 0
+	}
 	if group == nil {
 		group = &groupCount{newest: newest{limit: n.limit}}
 		if n.images {
@@ -173,7 +178,7 @@ func (n *newestGroups) settle() {
 			continue
 		}
 		n.oldest[key] = r
-		n.surplus = n.surplus || group.seen > n.limit
+		n.surplus = n.surplus || group.seen > n.limit || n.uncounted
 		for manifest, image := range group.images {
 			if image.looked.compare(r) >= 0 {
 				n.stay[groupImage{key, manifest}] = struct{}{}

@@ -248,11 +248,11 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
+		warnings, err := prune.UntaggedWarnings(ctx, policy)
 		if err != nil {
 			return nil, err
 		}
-		warnings, err := prune.UntaggedWarnings(ctx, policy)
+		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
 		return &policyCreated{policyIDBody{id, append(policy.Warnings(), warnings...)}}, err
 	})
 	path += "/{policy_uuid}"
@@ -279,11 +279,11 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		if err := prune.UpdateVersion(ctx, any(in).(targeted).target(), id, policy, any(in).(versioned).version()); err != nil {
+		warnings, err := prune.UntaggedWarnings(ctx, policy)
+		if err != nil {
 			return nil, err
 		}
-		warnings, err := prune.UntaggedWarnings(ctx, policy)
-		return &policyUpdated{warningHeaders(append(policy.Warnings(), warnings...))}, err
+		return &policyUpdated{warningHeaders(append(policy.Warnings(), warnings...))}, prune.UpdateVersion(ctx, any(in).(targeted).target(), id, policy, any(in).(versioned).version())
 	})
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
