@@ -172,6 +172,45 @@ func TestManyCallbacks(t *testing.T) {
 	}
 }
 
+// TestCallbacksOfManyAccounts: many accounts have taken all callbacks of a namespace, and then all of the
+// registry. Another account still gets a few.
+func TestCallbacksOfManyAccounts(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	s := newSender(t, Options{DB: d, AllowPrivateHooks: true})
+	storm := func(namespace string, n int) {
+		t.Helper()
+		exec(t, d, int64(n), `INSERT INTO webhooknotices (id, webhook, event, body, url, account, namespace)
+			SELECT id, id, 'export_logs', '{}', 'http://127.0.0.1:1/', 'storm' || i, $1
+			FROM (SELECT gen_random_uuid() AS id, i FROM generate_series(1, $2::integer) i) made`, namespace, n)
+	}
+	taken := func(account, namespace string) (n int) {
+		t.Helper()
+		for ; n < maxCallbacks; n++ {
+			if _, err := callOf(t, s, "http://127.0.0.1:1/", account, namespace); oci.CodeOf(err) == oci.TooManyRequests {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	storm("app", namespaceCallbacks)
+	if n := taken("boss", "app"); n != ownCallbacks {
+		t.Errorf("in a full namespace an account gets %d, want %d", n, ownCallbacks)
+	}
+	storm("other", maxCallbacks)
+	for account, want := range map[string]int{"calm": ownCallbacks, "boss": 0, "": 0} {
+		if n := taken(account, "quiet"); n != want {
+			t.Errorf("in a full registry %q gets %d, want %d", account, n, want)
+		}
+	}
+	storm("other", fullCallbacks*maxCallbacks)
+	if n := taken("late", "quiet"); n != 0 {
+		t.Errorf("without any bound an account gets %d", n)
+	}
+}
+
 // TestSilentCallbacks: the receivers of an account's callbacks don't answer. Those of another
 // account are sent meanwhile.
 func TestSilentCallbacks(t *testing.T) {
