@@ -2,9 +2,15 @@ package purser_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +104,59 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("docs/operations.md describes %s, which is no alert", m[1])
 		}
 	}
+}
+
+// TestWorkersAreInAlerts: each worker of the registry is in some alert. The loop of package worker tells
+// when it last succeeded, if it has metrics, and one alert watches all of these; the worker of loose
+// foreign keys has metrics of its own.
+func TestWorkersAreInAlerts(t *testing.T) {
+	content, err := os.ReadFile("deploy/prometheus/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, metric := range []string{"purser_worker_last_success_timestamp_seconds", "purser_redis_up", "loose_foreign_key_run_failures", "loose_foreign_key_oldest_pending_seconds"} {
+		if !strings.Contains(string(content), metric) {
+			t.Errorf("no alert has %s", metric)
+		}
+	}
+	workers := 0
+	for _, dir := range []string{"cmd", "internal"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				options, ok := n.(*ast.CompositeLit)
+				if ok && isSelector(options.Type, "worker", "Options") {
+					workers++
+					if !slices.ContainsFunc(options.Elts, func(e ast.Expr) bool {
+						kv, ok := e.(*ast.KeyValueExpr)
+						return ok && fmt.Sprint(kv.Key) == "Metrics" && fmt.Sprint(kv.Value) != "nil"
+					}) {
+						t.Errorf("%s: a worker without metrics is in no alert", path)
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if workers < 25 {
+		t.Errorf("%d workers were found", workers)
+	}
+}
+
+// isSelector says whether an expression is a name of a package.
+func isSelector(e ast.Expr, pkg, name string) bool {
+	s, ok := e.(*ast.SelectorExpr)
+	return ok && s.Sel.Name == name && fmt.Sprint(s.X) == pkg
 }
 
 // TestDashboard: the dashboard's queries name metrics that exist.

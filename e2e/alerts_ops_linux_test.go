@@ -34,6 +34,7 @@ var failures = []failure{
 	}, 0, failPostgres},
 	{"the audit log can't be written", map[string]string{"PurserPullsDropped": ""}, 0, failAuditLog},
 	{"the database refuses deletions", map[string]string{"PurserReviewsSetAside": "queue:manifests", "PurserPruningFails": ""}, 7 * time.Hour, failDeletions},
+	{"rows of a deleted repository can't be deleted", map[string]string{"PurserLooseKeysFail": "database:main", "PurserLooseKeysAreLate": "table:public.repositories"}, 5 * time.Hour, failLooseKeys},
 	{"the workers of garbage collection are off", map[string]string{"PurserCollectionIsLate": "queue:manifests"}, 0, failCollection},
 	{"the S3 server is gone", map[string]string{"PurserStoreDoesNotDelete": "", "PurserDoomedBytesGrow": ""}, 500 * time.Hour, failS3},
 	{"the volume isn't mounted", map[string]string{"PurserWrongStore": ""}, 0, failVolume},
@@ -199,6 +200,17 @@ func failDeletions(t *testing.T) (healthy, first, second scrape) {
 	r.until(atLeast(1), `purser_autoprune_runs_total{state="failure"`)
 	second = r.until(atLeast(1), `purser_gc_queue_rows{queue="manifests",state="set_aside"`)
 	return healthy, second, second
+}
+
+func failLooseKeys(t *testing.T) (healthy, first, second scrape) {
+	const failed, oldest = "loose_foreign_key_run_failures", `loose_foreign_key_oldest_pending_seconds{database="main",table="public.repositories"`
+	r, pg := startFailing(t, "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s", "PURSER_TRASH_KEEP=0s")
+	healthy = r.until(atLeast(1), "loose_foreign_key_run_duration_seconds_count")
+	pg.exec(fmt.Sprintf(refuseDeletion, "repository_blobs"))
+	r.remote("repo", "delete", "acme/app", "--yes")
+	first = r.until(atLeast(1), failed)
+	first = r.until(atLeast(first.sum(oldest)), oldest)
+	return healthy, first, r.until(atLeast(first.sum(failed)+5), failed)
 }
 
 func failCollection(t *testing.T) (healthy, first, second scrape) {
