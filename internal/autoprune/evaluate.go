@@ -93,10 +93,10 @@ func (r *rule) counts() bool { return r.policy.method.counts() }
 // version that a keep rule keeps; about 200 bytes for each group in which a policy or a keep rule
 // counts; about 200 bytes and the name for each image that a policy or a keep rule counts; about 60
 // bytes for each attached tag; about 100 bytes for each image that has attached tags and for
-// each index above such an image; 60 bytes and the name for each tag that max_bytes policies
-// count, and about 100 bytes for each manifest and each blob that they let stay; nothing for
-// other tags. The verdict keeps about 30 bytes
-// for each image that has attached tags and loses its last tag.
+// each index above such an image; 80 bytes and the name for each tag that max_bytes policies
+// count, about 100 bytes for each manifest and each blob that they let stay, and 4 bytes for each use
+// of a blob; nothing for other tags. The verdict keeps about 30 bytes for each image that has attached
+// tags and loses its last tag.
 func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err

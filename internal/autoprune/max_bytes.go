@@ -64,7 +64,7 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 	if repository.Kept == nil || repository.Contents == nil || repository.BlobSizes == nil {
 		return errors.New("autoprune: max_bytes policies need to know what manifests store")
 	}
-	sortWeighed(v.weighed)
+	order := orderOf(v.weighed)
 	if repository.stock == nil {
 		repository.stock = newStock(repository)
 	}
@@ -78,7 +78,7 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 			continue
 		}
 		var err error
-		if r.beyond, r.full, err = repository.stock.newScales(of).exceeds(v.weighed, i, r.policy.bytes); err != nil {
+		if r.beyond, r.full, err = repository.stock.newScales(of).exceeds(v.weighed, order, i, r.policy.bytes); err != nil {
 			return err
 		}
 		v.hasCandidates = v.hasCandidates || r.full && r.waits == ""
@@ -87,27 +87,26 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 	return nil
 }
 
-// sortWeighed sorts tags by their ranks, the highest first. It compares and moves numbers rather than
-// tags where it can, since a forecast sorts all tags for each day.
-func sortWeighed(tags []weighedTag) {
-	type place struct {
-		at int64 // microseconds
-		i  int32
-	}
-	order := make([]place, len(tags))
+// weighedPlace is the index of a tag in Verdict.weighed, and when it was last used.
+type weighedPlace struct {
+	micros int64
+	index  int32
+}
+
+// orderOf sorts tags by their ranks, the highest first. It compares and moves numbers rather than tags
+// where it can, since a forecast sorts all tags for each day.
+func orderOf(tags []weighedTag) []weighedPlace {
+	order := make([]weighedPlace, len(tags))
 	for i := range tags {
-		order[i] = place{tags[i].created.UnixMicro(), int32(i)}
+		order[i] = weighedPlace{tags[i].created.UnixMicro(), int32(i)}
 	}
-	slices.SortFunc(order, func(a, b place) int {
-		if a.at != b.at {
-			return cmp.Compare(b.at, a.at)
+	slices.SortFunc(order, func(a, b weighedPlace) int {
+		if a.micros != b.micros {
+			return cmp.Compare(b.micros, a.micros)
 		}
-		return tags[b.i].compare(tags[a.i].rank)
+		return tags[b.index].compare(tags[a.index].rank)
 	})
-	unsorted := slices.Clone(tags)
-	for i, p := range order {
-		tags[i] = unsorted[p.i]
-	}
+	return order
 }
 
 // judgeBytes says whether a max_bytes policy selects a tag that it considers.

@@ -138,15 +138,15 @@ func (s *scales) below(place int32, fn func(int32)) {
 	}
 }
 
-// exceeds returns the rank of the first tag at which the tags that policy i counts, in their
+// exceeds returns the rank of the first tag at which the tags that policy i counts, in the given
 // order, store more than `limit` bytes. ok is false if they don't.
-func (s *scales) exceeds(tags []weighedTag, i int, limit int64) (beyond rank, ok bool, err error) {
+func (s *scales) exceeds(tags []weighedTag, order []weighedPlace, i int, limit int64) (beyond rank, ok bool, err error) {
 	places := make([]int32, 0, min(len(tags), weighBatch))
-	for begin := 0; begin < len(tags); {
+	for begin := 0; begin < len(order); {
 		end := begin
 		places = places[:0]
-		for ; end < len(tags) && len(places) < weighBatch; end++ {
-			if t := &tags[end]; t.counted.Has(i) {
+		for ; end < len(order) && len(places) < weighBatch; end++ {
+			if t := &tags[order[end].index]; t.counted.Has(i) {
 				places = append(places, s.stock.place(t.manifest))
 			}
 		}
@@ -154,13 +154,13 @@ func (s *scales) exceeds(tags []weighedTag, i int, limit int64) (beyond rank, ok
 			return rank{}, false, err
 		}
 		next := 0
-		for k := begin; k < end; k++ {
-			if !tags[k].counted.Has(i) {
+		for _, p := range order[begin:end] {
+			if !tags[p.index].counted.Has(i) {
 				continue
 			}
 			s.add(places[next])
 			if next++; s.bytes > limit {
-				return tags[k].rank, true, nil
+				return tags[p.index].rank, true, nil
 			}
 		}
 		begin = end
