@@ -196,7 +196,7 @@ func failDeletions(t *testing.T) (healthy, first, second scrape) {
 		t.Fatal(err)
 	}
 	t.Logf("%s waits for its review", untagged)
-	r.remote("policy", "create", "acme", "--num-tags", "1")
+	r.remote("policy", "create", "acme", "--num-tags", "1", "--mode", "on", "--yes")
 	r.until(atLeast(1), `purser_autoprune_runs_total{state="failure"`)
 	second = r.until(atLeast(1), `purser_gc_queue_rows{queue="manifests",state="set_aside"`)
 	return healthy, second, second

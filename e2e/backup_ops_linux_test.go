@@ -184,7 +184,7 @@ func TestOpsBackupKilled(t *testing.T) {
 	for range 60 {
 		<-pushed
 	}
-	r.remote("policy", "create", "acme", "--num-tags", "40")
+	r.remote("policy", "create", "acme", "--num-tags", "40", "--mode", "on", "--yes")
 	for i := range 12 {
 		from.killed(time.Duration(20+rand.IntN(60*(i+1)))*time.Millisecond, "backup", backups)
 	}

@@ -90,7 +90,7 @@ func TestOpsDocsAutoPrune(t *testing.T) {
 	d.values["7d0f4c1e-…"] = d.first("purser prune runs app | grep '5 of 105'")
 	d.expect(d.Run("Undo"), "Restored 5 tags")
 	policy := d.first("purser policy list app")
-	d.command("purser policy update app " + policy + " --num-tags 50 --max-deleted 1")
+	d.command("purser policy update app " + policy + " --num-tags 50 --max-deleted 1 --yes")
 	d.command("purser prune run app || true")
 	d.values["f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"] = policy
 	d.expect(d.Run("Approvals"), "MAY DELETE", "may delete up to")

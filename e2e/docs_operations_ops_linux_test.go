@@ -58,14 +58,14 @@ func (p *docPage) deletedRepository(r *registry, im *images) {
 func (p *docPage) deletedTags(r *registry, im *images) {
 	p.t.Helper()
 	p.command("purser tag delete --yes acme/app:v1")
-	p.command("purser policy create acme --num-tags 1")
+	p.command("purser policy create acme --num-tags 1 --mode on --yes")
 	im.missing(r, "v1")
 	p.command("purser prune run acme")
 	im.missing(r, "v2")
 	p.values["sha256:c0ffee…"], p.values["5f1c8a34-…"] = digestOf(p.t, im.known["v1"]), docUUID.FindString(p.command("purser prune runs acme"))
 	p.expect(p.Run("Tags were deleted or moved"), digestOf(p.t, im.known["v1"]))
 	// The restored tag is the newest now, and so the policy would delete another one.
-	p.command("purser policy delete acme " + docUUID.FindString(p.command("purser policy list acme")))
+	p.command("purser policy delete --yes acme " + docUUID.FindString(p.command("purser policy list acme")))
 	im.whole(r, "v1", "v2", "v3")
 }
 

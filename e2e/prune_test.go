@@ -52,7 +52,7 @@ func TestPruneFromPreviewToUndo(t *testing.T) {
 	if strings.Contains(preview, "app/web:v1 ") {
 		t.Errorf("a protected tag would go:\n%s", preview)
 	}
-	says(t, r.remote("policy", "create", "app", "--num-tags", "2"), "Created policy")
+	says(t, r.remote("policy", "create", "app", "--num-tags", "2", "--mode", "on", "--yes"), "Created policy")
 	says(t, r.remote("prune", "run", "app"), "success: deleted") // the worker may have come by itself before
 	if got, want := strings.Fields(crane.Run("ls", r.host+"/app/web")), []string{"v1", "v3", "v4"}; !slices.Equal(got, want) {
 		t.Errorf("tags after the run: %v, want %v", got, want)

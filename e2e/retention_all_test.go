@@ -31,7 +31,7 @@ func TestDaringAPolicy(t *testing.T) {
 	tags := func() int { return len(strings.Fields(crane.Run("ls", r.host+"/app/web"))) }
 
 	var policy struct{ UUID string }
-	created := r.remote("policy", "create", "app", "--num-tags", "2", "--mode", "observe", "--max-deleted", "3", "-o", "json")
+	created := r.remote("policy", "create", "app", "--num-tags", "2", "--mode", "observe", "--max-deleted", "3", "--yes", "-o", "json")
 	if err := json.Unmarshal([]byte(created), &policy); err != nil {
 		t.Fatalf("%v: %s", err, created)
 	}
@@ -88,7 +88,7 @@ func TestPruneByLabels(t *testing.T) {
 		crane.Run("tag", r.Ref("app/web", digest.String()), tag)
 	}
 	says(t, r.refused("policy", "create", "app", "--older-than", "1s", "--label", "stage"), "KEY=VALUE")
-	says(t, r.remote("policy", "create", "app", "--num-tags", "1", "--label", "stage=test-*"), "Created policy")
+	says(t, r.remote("policy", "create", "app", "--num-tags", "1", "--label", "stage=test-*", "--mode", "on", "--yes"), "Created policy")
 	says(t, r.remote("prune", "preview", "app", "--num-tags", "1", "--platform", "linux/arm64"), "0 of 6 tags")
 	says(t, r.remote("prune", "run", "app"), "success: deleted 1 of 6 tags")
 	left := strings.Fields(crane.Run("ls", r.host+"/app/web"))
@@ -112,7 +112,7 @@ func TestKeepUntagged(t *testing.T) {
 		return digestOf(t, image)
 	}
 	kept, free := push("app/kept"), push("app/free")
-	says(t, r.remote("policy", "create", "app", "--older-than", "90d", "--keep-untagged", "1h", "--repositories", "app/kept"), "Created policy")
+	says(t, r.remote("policy", "create", "app", "--older-than", "90d", "--keep-untagged", "1h", "--repositories", "app/kept", "--mode", "on", "--yes"), "Created policy")
 	says(t, r.remote("policy", "list", "app"), "untagged manifests stay 1h")
 	r.remote("tag", "delete", "app/kept:v1", "--yes")
 	r.remote("tag", "delete", "app/free:v1", "--yes")

@@ -54,7 +54,7 @@ func TestDeployedStays(t *testing.T) {
 	says(t, b.refused("tag", "delete", "shop/web:v2", "--yes"), "prod (job web)", "override_holds")
 	push("live") // moves the tag
 	push("newest")
-	says(t, b.remote("policy", "create", "shop", "--num-tags", "1"), "Created policy")
+	says(t, b.remote("policy", "create", "shop", "--num-tags", "1", "--mode", "on", "--yes"), "Created policy")
 	says(t, b.remote("prune", "run", "shop"), "success")
 	if got, want := strings.Fields(crane.Run("ls", b.host+"/shop/web")), []string{"newest", "v2"}; !slices.Equal(got, want) {
 		t.Errorf("tags after pruning: %v, want %v", got, want)

@@ -242,7 +242,7 @@ func TestAuditCommands(t *testing.T) {
 	if len(lines) < 4 || json.Unmarshal([]byte(lines[len(lines)-1]), &e) != nil || e.Kind != "create_repo" {
 		t.Errorf("the export:\n%s", strings.Join(lines, "\n"))
 	}
-	s.run("policy", "create", "acme", "--num-tags", "1")
+	s.run("policy", "create", "acme", "--num-tags", "1", "--mode", "on", "--yes")
 	s.push("acme/app", "v3", "3")
 	if code, stdout, stderr := purser(t, nil, "prune", "run", "acme", "--server", s.url); code != 0 {
 		t.Fatalf("prune run: %d %s%s", code, stdout, stderr) // its progress may be on stderr

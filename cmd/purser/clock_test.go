@@ -42,7 +42,7 @@ func TestDoubtfulClock(t *testing.T) {
 			t.Errorf("purser %v: code %d, want %d and %q: %s", args, got, code, want, text)
 		}
 	}
-	says(0, "Created policy", "policy", "create", "library", "--older-than", "1d")
+	says(0, "Created policy", "policy", "create", "library", "--older-than", "1d", "--mode", "on", "--yes")
 	const why = "by the database's clock no process of this registry ran from "
 	says(0, why, "clock", "show")
 	says(0, `"doubt": true`, "clock", "show", "-o", "json")

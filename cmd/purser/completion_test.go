@@ -32,7 +32,7 @@ func TestCompletion(t *testing.T) {
 	d := s.push("acme/app", "v1", "1")
 	s.push("acme/api", "latest", "2")
 	s.push("other/app", "v1", "1")
-	s.run("policy", "create", "acme", "--num-tags", "50")
+	s.run("policy", "create", "acme", "--num-tags", "50", "--mode", "on", "--yes")
 	policy := first(s.run("policy", "list", "acme"))[0]
 	s.run("webhook", "create", "acme", "--url", "https://hooks.example.com/x", "--events", "push")
 	hook := first(s.run("webhook", "list", "acme"))[0]

@@ -51,7 +51,7 @@ func TestHostileRole(t *testing.T) {
 	for _, tag := range []string{"v1", "v2"} {
 		s.send("GET", "/v2/acme/app/manifests/"+tag, "", "", http.StatusOK)
 	}
-	s.run("policy", "create", "acme", "--num-tags", "1")
+	s.run("policy", "create", "acme", "--num-tags", "1", "--mode", "on", "--yes")
 	s.run("prune", "run", "acme")
 	s.send("GET", "/v2/acme/app/manifests/v1", "", "", http.StatusNotFound)
 	s.send("GET", "/v2/acme/app/manifests/v2", "", "", http.StatusOK)

@@ -201,6 +201,8 @@ type Error struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Type   string `json:"error_type"`
+	// Details are values that the error is about, by name.
+	Details json.RawMessage `json:"details"`
 }
 
 // Error returns the registry's text.

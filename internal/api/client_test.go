@@ -86,9 +86,9 @@ func TestErrors(t *testing.T) {
 			_, _ = io.WriteString(w, body)
 		})
 	}
-	problem := `{"status": 999, "detail": "no such tag", "error_type": "not_found"}`
+	problem := `{"status": 999, "detail": "no such tag", "error_type": "not_found", "details": {"tag": "v1"}}`
 	err := answer(404, "application/problem+json; charset=utf-8", problem).Get(t.Context(), "/x", nil, nil)
-	if e, ok := errors.AsType[*Error](err); !ok || *e != (Error{404, "no such tag", "not_found"}) {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != 404 || e.Detail != "no such tag" || e.Type != "not_found" || string(e.Details) != `{"tag": "v1"}` {
 		t.Errorf("a problem is %#v", err)
 	}
 	var out struct{ N int }

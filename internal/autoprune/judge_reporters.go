@@ -57,3 +57,13 @@ func (j *judging) ofReporters() (list []Warning) {
 	}
 	return list
 }
+
+// Reported returns whether a reporter of what is deployed is live in a namespace. It returns the error
+// NAME_UNKNOWN if the namespace doesn't exist.
+func (p *Pruner) Reported(ctx context.Context, namespace string) (bool, error) {
+	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
+	if err != nil {
+		return false, err
+	}
+	return hold.AnyLive(ctx, p.db.Pool, o.namespace)
+}

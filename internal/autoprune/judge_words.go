@@ -51,7 +51,7 @@ func (j *judging) ofPolicy() (list []Warning) {
 	}
 	for _, w := range j.policy.typed() {
 		// What a pattern without anchors is found in tells more than that it has none.
-		if w.Code != Unanchored || j.tags == 0 || j.partial {
+		if w.Code != Unanchored || j.considered == 0 || j.partial {
 			list = append(list, w)
 			continue
 		}

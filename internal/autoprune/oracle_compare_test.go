@@ -20,7 +20,7 @@ var oracleKinds = []string{
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
 	"protected from a policy", "exempt", "exempt attached tag", "no statistics", "attached tag of an image that stays", "orphan that stays",
 	"goes: attached, with an index", "scene without tags", "scene of 38 tags and more", "scene of 5 policies and more",
-	"kept: neverBelow", "waits", "would go", "would go attached", "asks", "stays within its cap",
+	"kept: neverBelow", "waits", "would go", "would go attached", "asks", "stays within its cap", "rests",
 	"selects: mediaTypes", "selects: artifactTypes", "selects: largerThan", "selects: smallerThan", "selects: repositories",
 	"selects: annotations", "selects: labels", "selects: platforms", "in doubt", "kept: in doubt",
 }
@@ -35,6 +35,7 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 	asks := s.asks()
 	for i, p := range s.policies {
 		scene["asks"] = scene["asks"] || asks[i]
+		scene["rests"] = scene["rests"] || strings.Contains(p.text, `"quiet"`) || strings.Contains(p.text, `"never"`)
 		scene["stays within its cap"] = scene["stays within its cap"] || !asks[i] && strings.Contains(p.text, "maxDeleted") &&
 			slices.ContainsFunc(s.tags, func(t oracleTag) bool { return fates[t.name].goes && slices.Contains(fates[t.name].policies(), i) })
 	}

@@ -189,6 +189,10 @@ func (d *oracleDatabase) store(s oracleScene) {
 	for _, pattern := range s.protections {
 		d.must(d.protect(catalog.ProtectionScope{Namespace: s.namespace()}, pattern))
 	}
+	d.reporter(d.target.NamespaceID, "prod-eu", time.Hour)
+	d.reporter(nil, "prod-us", time.Hour)
+	d.reporter(d.target.NamespaceID, "quiet", time.Hour)
+	d.exec("UPDATE holdreporters SET reported_at = now() - interval '31min' WHERE name = 'quiet'")
 	d.must(d.pruner.UseDefaults(d.t.Context(), s.namespace(), !s.refuseDefaults))
 	for i := range s.policies {
 		if s.policies[i].scope == "setting" {

@@ -108,12 +108,20 @@ func (r oracleRule) mode() string {
 	return *r.Mode
 }
 
-// waits reports whether the policy asks or all of its windows are closed.
+// oracleReporters are the reporters of which reports come. The others are silent or were never there.
+var oracleReporters = []string{"prod-eu", "prod-us"}
+
+// rests reports whether the policy rests since a reporter that it requires isn't live.
+func (r oracleRule) rests() bool {
+	return slices.ContainsFunc(r.RequireReporter, func(name string) bool { return !slices.Contains(oracleReporters, name) })
+}
+
+// waits reports whether the policy asks, rests, or all of its windows are closed.
 func (r oracleRule) waits(in oracleInput) bool {
 	if in.would || in.unwaiting {
 		return false
 	}
-	return r.asks || r.Windows != nil && !slices.ContainsFunc(r.Windows, func(w oracleWindow) bool { return w.open(in.now) })
+	return r.asks || r.rests() || r.Windows != nil && !slices.ContainsFunc(r.Windows, func(w oracleWindow) bool { return w.open(in.now) })
 }
 
 // oracleCaps returns the rules with those marked that ask, because the run would delete more
@@ -196,6 +204,10 @@ func drawOracleSafeguards(t *rapid.T) (text string) {
 	if often(t, 4) {
 		text += draw(t, `, "maxDeleted": 1`, `, "maxDeleted": 2`, `, "maxDeleted": 4`, `, "maxDeleted": 9`, `, "maxDeletedPercent": 1`,
 			`, "maxDeletedPercent": 20`, `, "maxDeletedPercent": 45`, `, "maxDeletedPercent": 100`, `, "maxDeleted": 3, "maxDeletedPercent": 30`)
+	}
+	if often(t, 4) {
+		text += draw(t, `, "requireReporter": null`, `, "requireReporter": ["prod-eu"]`, `, "requireReporter": ["prod-us", "prod-eu"]`,
+			`, "requireReporter": ["quiet"]`, `, "requireReporter": ["prod-us", "never"]`)
 	}
 	if often(t, 5) {
 		var windows []string

@@ -215,6 +215,9 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 		if asks[i] {
 			applied.Capped = "it asks"
 		}
+		if slices.ContainsFunc(applied.Policy.Safeguards().RequireReporter, func(name string) bool { return !slices.Contains(oracleReporters, name) }) {
+			applied.Unreported = "it rests"
+		}
 		scope := strings.Replace(p.scope, "setting", "default", 1)
 		applied.Scope = autoprune.Scope(scope)
 		scopes[scope] = append(scopes[scope], applied)

@@ -101,6 +101,7 @@ type oracleRule struct {
 	Windows           []oracleWindow
 	NeverBelow        *int
 	KeepUntagged      *string
+	RequireReporter   []string
 	MaxDeleted        *int
 	MaxDeletedPercent *int
 	asks              bool

@@ -83,6 +83,14 @@ func TestSafeguardsOnlyTakeAway(t *testing.T) {
 		same(t, "a cap that is enough", asks.taken(t), before)
 		asks.rules.Policies[i].Capped = "it asks"
 		same(t, "a policy that asks", asks.taken(t), closed.taken(t))
+		rests := s.with(t, i, `"requireReporter": ["prod-eu"]`)
+		same(t, "a policy whose reporters are live", rests.taken(t), before)
+		rests.rules.Policies[i].Unreported = "it rests"
+		same(t, "a policy that rests without its reporter", rests.taken(t), closed.taken(t))
+		rests.rules.Policies[i].Unreported, rests.rules.Policies[i].Unconfirmed = "", "it rests"
+		same(t, "a policy that waits for a confirmation", rests.taken(t), closed.taken(t))
+		rests.rules.Policies[i].Unconfirmed, rests.rules.Policies[i].Uncovered = "", s.rules.Now.Add(time.Second)
+		same(t, "a policy that waits for what was uncovered", rests.taken(t), closed.taken(t))
 		open := s.with(t, i, fmt.Sprintf(`"windows": [{"from": "%02d:00", "to": "%02d:00"}]`, hour, (hour+1)%24))
 		if got := open.taken(t); !maps.Equal(got, before) {
 			t.Fatalf("with an open window %v goes, and without it %v", got, before)

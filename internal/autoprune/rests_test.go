@@ -1,6 +1,7 @@
 package autoprune_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +44,9 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	}
 	if n := entries(audit.RestAutoprune); n != 1 {
 		t.Errorf("the audit log has %d entries", n)
+	}
+	if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found.Unconfirmed != 1 || found.UnconfirmedIn != "app" || found.Unreported != 0 {
+		t.Errorf("the doctor finds %+v, %v", found, err)
 	}
 	preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
 	r.must(err)
@@ -158,5 +162,62 @@ func TestRequireReporter(t *testing.T) {
 	found := r.judged(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-", "requireReporter": ["prd-eu"]}`)
 	if w := found[autoprune.UnknownReporter]; !slices.Equal(w.Examples, []string{"prd-eu"}) {
 		t.Errorf("a name that never reported: %+v", found)
+	}
+}
+
+// TestReporterEndsDuringRun: when a reporter falls silent between the judgement of tags and their
+// deletion, nothing must be deleted.
+func TestReporterEndsDuringRun(t *testing.T) {
+	t.Parallel()
+	var r *registry
+	r = setup(t, func(o *autoprune.Options) {
+		o.Pulls = func(context.Context) (autoprune.PullRecord, error) {
+			return autoprune.PullRecord{Since: time.Now().Add(-1000 * time.Hour)}, nil
+		}
+		o.Used = func(context.Context, int64, []*autoprune.Tag) error { return nil }
+		o.Settle = func(context.Context) error { // just before the deletion
+			r.exec("UPDATE holdreporters SET reported_at = reported_at - lease")
+			return nil
+		}
+	})
+	web := r.repository("app/web")
+	r.tag(web, "old", "m", 48*time.Hour)
+	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "last_pulled", "olderThan": "1d", "requireReporter": ["prod-eu"]}`)
+	r.run()
+	if got := r.tags(web); len(got) != 1 {
+		t.Fatal("the tag was deleted without the reporter")
+	}
+	if list, err := r.pruner.Rests(t.Context(), "app"); err != nil || len(list) != 1 {
+		t.Errorf("these rest: %+v, %v", list, err)
+	}
+	want := autoprune.Troubles{Unreported: 1, UnreportedIn: "app", Unproved: 1, UnprovedIn: "app"}
+	if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found != want {
+		t.Errorf("the doctor finds %+v, %v", found, err)
+	}
+}
+
+// TestExemptionOfRepositoryPolicyEnds: what an undo has exempted from a policy of a repository must be
+// selected again once the policy has another rule.
+func TestExemptionOfRepositoryPolicyEnds(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.repository("app/web")
+	of := autoprune.Target{Repository: "app/web"}
+	r.tag(web, "old", "m", 48*time.Hour)
+	id := r.policy(of, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.run()
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 10)
+	r.must(err)
+	_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+	r.must(err)
+	r.run()
+	if got := r.tags(web); len(got) != 1 {
+		t.Fatal("the restored tag was deleted again")
+	}
+	r.must(r.pruner.Update(t.Context(), of, id, policy(t, `{"method": "creation_date", "olderThan": "2h"}`)))
+	r.run()
+	if got := r.tags(web); len(got) != 0 {
+		t.Error("the tag is exempt from another rule, too")
 	}
 }

@@ -18,6 +18,11 @@ const (
 
 // mutations of the statements that lock, or look once more.
 var mutations = []mutation{
+	{"auto-prune: look for required reporters in the deletion", "internal/autoprune/rests.go",
+		`	if err == nil && len(absent) > 0 {
+		return errOutdated
+	}`, ``,
+		autoprune, "TestReporterEndsDuringRun"},
 	// quotas
 	{"quota: look into the locked slot", quotasSQL,
 		`AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags);`, `AND s.slot = mine;`,

@@ -148,12 +148,13 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 
 type (
 	policyIDBody struct {
-		UUID     string   `json:"uuid" doc:"Identifier of the policy"`
-		Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
+		UUID     string              `json:"uuid" doc:"Identifier of the policy"`
+		Warnings []string            `json:"warnings,omitempty" doc:"What the policy surely wasn't meant to do, as sentences"`
+		Found    []autoprune.Warning `json:"found,omitempty" doc:"The same with codes, numbers and examples; of a deletion, what other policies would delete without the policy"`
 	}
 	policyCreated struct{ Body policyIDBody }
 	policyUpdated struct {
-		Warning []string `header:"Warning" doc:"What the pattern may select besides what was meant, as 299 - \"…\""`
+		Warning []string `header:"Warning" doc:"What the policy surely wasn't meant to do, as 299 - \"…\""`
 	}
 	policyListed struct {
 		Body struct {
@@ -171,6 +172,7 @@ func (a *API) addPolicies() {
 	}
 	addPoliciesOf[PolicyOfNamespace, struct {
 		PolicyOfNamespace
+		PolicyConfirmation
 		PolicyBody
 	}, struct {
 		PolicyOfNamespace
@@ -179,10 +181,16 @@ func (a *API) addPolicies() {
 		PolicyOfNamespace
 		PolicyItem
 		PolicyVersion
+		PolicyConfirmation
 		PolicyBody
+	}, struct {
+		PolicyOfNamespace
+		PolicyItem
+		PolicyConfirmation
 	}](a, "/organization/{orgname}/autoprunepolicy", "Organization", "a namespace")
 	addPoliciesOf[PolicyOfRepository, struct {
 		PolicyOfRepository
+		PolicyConfirmation
 		PolicyBody
 	}, struct {
 		PolicyOfRepository
@@ -191,10 +199,16 @@ func (a *API) addPolicies() {
 		PolicyOfRepository
 		PolicyItem
 		PolicyVersion
+		PolicyConfirmation
 		PolicyBody
+	}, struct {
+		PolicyOfRepository
+		PolicyItem
+		PolicyConfirmation
 	}](a, "/repository/{repository}/autoprunepolicy", "Repository", "a repository")
 	addPoliciesOf[PolicyOfRegistry, struct {
 		PolicyOfRegistry
+		PolicyConfirmation
 		PolicyBody
 	}, struct {
 		PolicyOfRegistry
@@ -203,7 +217,12 @@ func (a *API) addPolicies() {
 		PolicyOfRegistry
 		PolicyItem
 		PolicyVersion
+		PolicyConfirmation
 		PolicyBody
+	}, struct {
+		PolicyOfRegistry
+		PolicyItem
+		PolicyConfirmation
 	}](a, "/autoprunepolicy", "Default", "the registry's defaults")
 	a.addUserPolicies()
 	a.addPreviews()
@@ -222,8 +241,8 @@ type (
 
 // addPoliciesOf adds the operations on the policies of one scope: the registry, a namespace or
 // a repository. The type parameters are the inputs of these operations: L for listing policies,
-// C for creating a policy, I for getting and deleting a policy, and U for updating a policy.
-func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
+// C for creating a policy, I for getting and D for deleting a policy, and U for updating a policy.
+func addPoliciesOf[L, C, I, U, D any](a *API, path, name, of string) {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
 	add(a, auth.Maintain, huma.Operation{
@@ -241,7 +260,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "create" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path, Tags: tags,
 		Summary:       "Create an auto-prune policy of " + of,
-		Description:   "The policy is applied within autoprune.interval. Preview it first.",
+		Description:   "The policy is applied within autoprune.interval. Preview it first. 409: what it surely wasn't meant to do wasn't confirmed.",
 		DefaultStatus: http.StatusCreated, Errors: bad, SkipValidateBody: true,
 	}, func(ctx context.Context, in *C) (*policyCreated, error) {
 		policy, err := any(in).(written).text().parse("")
@@ -252,8 +271,13 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
-		return &policyCreated{policyIDBody{id, append(policy.Warnings(), warnings...)}}, err
+		target := any(in).(targeted).target()
+		consent, err := a.consent(ctx, target, autoprune.Change{Policy: &policy}, any(in).(confirming).confirm())
+		if err != nil {
+			return nil, err
+		}
+		id, err := prune.CreateConfirmed(ctx, target, policy, consent)
+		return &policyCreated{policyIDBody{id, append(autoprune.Sentences(consent.Warnings), warnings...), consent.Warnings}}, err
 	})
 	path += "/{policy_uuid}"
 	add(a, auth.Maintain, huma.Operation{
@@ -283,15 +307,26 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		return &policyUpdated{warningHeaders(append(policy.Warnings(), warnings...))}, prune.UpdateVersion(ctx, any(in).(targeted).target(), id, policy, any(in).(versioned).version())
+		target := any(in).(targeted).target()
+		consent, err := a.consent(ctx, target, autoprune.Change{ID: id, Policy: &policy}, any(in).(confirming).confirm())
+		if err != nil {
+			return nil, err
+		}
+		return &policyUpdated{warningHeaders(append(autoprune.Sentences(consent.Warnings), warnings...))},
+			prune.UpdateConfirmed(ctx, target, id, policy, any(in).(versioned).version(), consent)
 	})
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
-		Summary: "Delete an auto-prune policy of " + of, Description: "After the answer the policy deletes nothing any more. 409: the policy belongs to a setting.",
+		Summary: "Delete an auto-prune policy of " + of, Description: "After the answer the policy deletes nothing any more. What it kept from other policies stays for its grace period. " +
+			"409: the policy belongs to a setting, or what other policies would delete without it wasn't confirmed.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
-	}, func(ctx context.Context, in *I) (*policyCreated, error) {
-		id := any(in).(named).item()
-		return &policyCreated{policyIDBody{UUID: id}}, prune.Delete(ctx, any(in).(targeted).target(), id)
+	}, func(ctx context.Context, in *D) (*policyCreated, error) {
+		id, target := any(in).(named).item(), any(in).(targeted).target()
+		consent, err := a.consent(ctx, target, autoprune.Change{ID: id}, any(in).(confirming).confirm())
+		if err != nil {
+			return nil, err
+		}
+		return &policyCreated{policyIDBody{UUID: id, Found: consent.Warnings}}, prune.DeleteConfirmed(ctx, target, id, consent)
 	})
 }
 
@@ -322,7 +357,7 @@ func (a *API) addPreviews() {
 		TagsOnly bool        `query:"tags_only" doc:"Leave out bytes_freed: to add up the bytes takes most of the time that a preview of many tags takes"`
 		Body     *policyText `required:"false"`
 	}
-	type output struct{ Body *autoprune.Preview }
+	type output struct{ Body judgedPreview }
 	preview := func(ctx context.Context, t autoprune.Target, text *policyText, limit int, tagsOnly bool) (*output, error) {
 		o := autoprune.PreviewOptions{Limit: limit}
 		if text != nil && len(*text) > 0 {
@@ -346,7 +381,14 @@ func (a *API) addPreviews() {
 		}
 		defer done()
 		p, err := a.opt.Autoprune.Preview(ctx, t, o)
-		return &output{p}, err
+		if err != nil {
+			return nil, err
+		}
+		out := judgedPreview{Preview: *p}
+		if o.Policy != nil {
+			out.Found, err = a.opt.Autoprune.Judge(ctx, t, autoprune.Change{Policy: o.Policy})
+		}
+		return &output{out}, err
 	}
 	operation := func(of, name, path string) huma.Operation {
 		return huma.Operation{

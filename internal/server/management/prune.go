@@ -16,6 +16,7 @@ import (
 // pruneState is the state of auto-pruning in a namespace.
 type pruneState struct {
 	UsesDefaults bool                  `json:"uses_defaults" doc:"Whether the registry's default policies apply while the namespace has none of its own"`
+	Reported     bool                  `json:"reported" doc:"Whether a reporter of what is deployed is live in the namespace. If none is, last_pulled policies don't know what runs"`
 	Task         *autoprune.TaskStatus `json:"task" doc:"Null: no policy applies, or no worker has looked at the namespace yet"`
 }
 
@@ -32,7 +33,7 @@ type pruneSetting struct {
 
 // TransformSchema adds the read-only members of a state.
 func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "task")
+	return readOnly(s, "task", "reported")
 }
 
 // addPruning adds the operations that show the state of auto-pruning in a namespace, and start,
@@ -53,7 +54,11 @@ func (a *API) addPruning() {
 			return nil, err
 		}
 		task, err := prune.Task(ctx, in.Namespace)
-		return &state{pruneState{on, task}}, err
+		if err != nil {
+			return nil, err
+		}
+		reported, err := prune.Reported(ctx, in.Namespace)
+		return &state{pruneState{on, reported, task}}, err
 	})
 
 	type setState struct {
@@ -82,10 +87,15 @@ func (a *API) addPruning() {
 			return nil, err
 		}
 		on, err := prune.UsesDefaults(ctx, in.Namespace)
-		return &state{pruneState{on, task}}, err
+		if err != nil {
+			return nil, err
+		}
+		reported, err := prune.Reported(ctx, in.Namespace)
+		return &state{pruneState{on, reported, task}}, err
 	})
 	a.addPruneAsks()
 	a.addExemptions()
+	a.addRests()
 	a.addPruneRuns()
 }
 

@@ -44,6 +44,7 @@ func (p PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namesp
 func (a *API) addUserPolicies() {
 	addPoliciesOf[PolicyOfUser, struct {
 		PolicyOfUser
+		PolicyConfirmation
 		PolicyBody
 	}, struct {
 		PolicyOfUser
@@ -52,7 +53,12 @@ func (a *API) addUserPolicies() {
 		PolicyOfUser
 		PolicyItem
 		PolicyVersion
+		PolicyConfirmation
 		PolicyBody
+	}, struct {
+		PolicyOfUser
+		PolicyItem
+		PolicyConfirmation
 	}](a, "/user/autoprunepolicy", "User", "the namespace of the client's account, which is "+anonymousNamespace+" if nobody is logged in")
 }
 

@@ -33,8 +33,12 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "number_of_tags", "value": 13, "grace": "0s", "maxDeleted": 100}`,
 			`{"method": "number_of_tags", "value": 14, "maxDeleted": 1000, "maxDeletedPercent": 20}`,
 		} {
+			confirm := ""
+			if base == "/autoprunepolicy" { // which Quay hasn't
+				confirm = "?confirm=all"
+			}
 			var made, again struct{ UUID string }
-			r.Manage(t, "POST", base, policy).Into(t, 201, &made)
+			r.Manage(t, "POST", base+confirm, policy).Into(t, 201, &made)
 			told := r.Manage(t, "GET", base+"/"+made.UUID, "")
 			r.Manage(t, "PUT", base+"/"+made.UUID, string(told.Content)).WantStatus(t, 204)
 			if strings.HasPrefix(base, "/organization") {
@@ -47,7 +51,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			misspelt := edited(t, told.Content, func(m object) { m["createdAt"] = "x" })
 			r.Manage(t, "PUT", base+"/"+made.UUID, misspelt).Refused(t, 400, "invalid_request", "^createdAt: ")
 			r.Manage(t, "DELETE", base+"/"+made.UUID, "").WantStatus(t, 200)
-			r.Manage(t, "POST", base, string(told.Content)).Into(t, 201, &again)
+			r.Manage(t, "POST", base+confirm, string(told.Content)).Into(t, 201, &again)
 			if again.UUID == made.UUID {
 				t.Errorf("%s: the new policy has the identifier that the body names", base)
 			}

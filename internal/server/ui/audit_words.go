@@ -19,6 +19,7 @@ var kindGroups = []kindGroup{
 	{"Pruning", []field{
 		{"autoprune_tag_delete", "a policy deleted the tag"}, {"run_autoprune", "asked for a run of pruning"}, {"undo_autoprune", "took a run of pruning back"}, {"change_autoprune_exemptions", "let policies select restored tags again"},
 		{"announce_autoprune", "a policy announced deletions"}, {"ask_autoprune", "a policy asks for an approval"}, {"approve_autoprune", "approved deletions of a policy"},
+		{"rest_autoprune", "a policy rests"}, {"confirm_autoprune", "confirmed warnings of a policy"},
 		{"observe_autoprune", "a policy that only observes found tags"}, {"create_namespace_autoprune_policy", "created a policy of the namespace"},
 		{"update_namespace_autoprune_policy", "changed a policy of the namespace"}, {"delete_namespace_autoprune_policy", "deleted a policy of the namespace"},
 		{"create_repository_autoprune_policy", "created a policy of the repository"}, {"update_repository_autoprune_policy", "changed a policy of the repository"},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -19,6 +20,7 @@ func (u *UI) addPolicies() {
 	u.addPlace("/policies/new", newPolicy, savePolicy)
 	u.addPlace("/policies/preview", showPreview, previewPolicy)
 	u.addPlace("/policies/{policy}", editPolicy, savePolicy)
+	u.addPlace("/exemptions", func(q *request) error { return q.showExemptions(nil) }, endExemptions)
 	u.addPlace("/forecast", showForecast, showForecast)
 }
 
@@ -29,12 +31,14 @@ type policyRow struct {
 	Of    string // to what it belongs
 	Edit  string // path of its editor, "" for a policy of another place
 	Ask   *autoprune.Ask
+	Rest  *autoprune.Rest
 	Waits bool // its grace period lasts
 }
 
 // pruneState is the state of auto-pruning in a namespace.
 type pruneState struct {
 	UsesDefaults bool                  `json:"uses_defaults"`
+	Reported     bool                  `json:"reported"`
 	Task         *autoprune.TaskStatus `json:"task"`
 }
 
@@ -81,6 +85,7 @@ func (q *request) showPolicies(n *notice) error {
 	if err := q.asked(&d); err != nil {
 		return err
 	}
+	d.markRests()
 	out := q.placePage(p, "/-/policies")
 	out.Heading, out.Notice, out.Data = p.Name(), n, d
 	if out.Notice == nil {
@@ -178,6 +183,8 @@ func changePolicies(q *request) error {
 	switch q.form.Get("do") {
 	case "delete":
 		return q.deletePolicy(p, id)
+	case "confirm":
+		return q.confirmRest(p, id)
 	case "approve":
 		version, _ := strconv.ParseInt(q.form.Get("version"), 10, 64)
 		tags, _ := strconv.ParseInt(q.form.Get("tags"), 10, 64)
@@ -204,7 +211,13 @@ func (q *request) deletePolicy(p place, id string) error {
 	d := make(document)
 	err := q.get(p.api("/autoprunepolicy/%s", id), nil, &d)
 	if err == nil {
-		err = q.call(http.MethodDelete, p.api("/autoprunepolicy/%s", id), nil, nil)
+		err = q.call(http.MethodDelete, p.api("/autoprunepolicy/%s", id)+q.confirmation(), nil, nil)
+	}
+	if list := warningsOf(err); len(list) > 0 {
+		return q.showPolicies(&notice{Bad: true, Text: "Not deleted yet: " + strings.Join(autoprune.Sentences(list), "; ") + ".", Undo: &undo{
+			Action: p.Home("/-/policies"), Text: "Delete it all the same",
+			Fields: []field{{"do", "delete"}, {"policy", id}, {"confirm", q.seen(list)}},
+		}})
 	}
 	n := noticeOf(err, "The policy is deleted, and deletes no tags any more.")
 	if err == nil && d["problem"] == nil {
@@ -222,6 +235,12 @@ type editorData struct {
 	Theirs  *policyRow // what somebody else has saved meanwhile
 	Setting string     // the setting that defines the policy, which can't be changed here then
 	Problem string     // why this version can't read the policy
+	// Found is what the policy surely wasn't meant to do, which is to be confirmed, and Confirm what
+	// the form sends for that.
+	Found   []autoprune.Warning
+	Confirm string
+	// Unreported says that no reporter is live in the namespace, so that last use proves nothing.
+	Unreported bool
 }
 
 // Action is where the form is sent to.
@@ -236,12 +255,13 @@ func (d editorData) Presets() []autoprune.Preset {
 }
 
 func newPolicy(q *request) error {
-	d := document{"method": []byte(`"creation_date"`), "olderThan": []byte(`"90d"`)}
+	d := document{"method": []byte(`"creation_date"`), "olderThan": []byte(`"90d"`), "mode": []byte(`"observe"`)}
 	if preset, ok := autoprune.PresetOf(q.query("preset")); ok {
 		var err error
 		if d, err = parseDocument(preset.Policy); err != nil {
 			return err
 		}
+		d["mode"] = []byte(`"observe"`)
 	}
 	return q.showEditor(http.StatusOK, editorData{Place: q.place(), Form: formOf(d)}, nil)
 }
@@ -289,11 +309,11 @@ func savePolicy(q *request) error {
 	switch {
 	case err != nil:
 	case e.ID == "":
-		if err = q.call(http.MethodPost, e.Place.api("/autoprunepolicy"), body, nil); err == nil {
+		if err = q.call(http.MethodPost, e.Place.api("/autoprunepolicy")+q.confirmation(), body, nil); err == nil {
 			return q.redirect(e.Place.Home("/-/policies?done=created"))
 		}
 	default:
-		version := url.Values{"version": {cmp.Or(e.Form.Version, "0")}}
+		version := url.Values{"version": {cmp.Or(e.Form.Version, "0")}, "confirm": {q.answer()}}
 		if err = q.call(http.MethodPut, e.Place.api("/autoprunepolicy/%s", e.ID)+"?"+version.Encode(), body, nil); err == nil {
 			return q.redirect(e.Place.Home("/-/policies?done=saved"))
 		}
@@ -309,6 +329,10 @@ func (q *request) refusedPolicy(e editorData, err error) error {
 	}
 	if status == 0 {
 		return err
+	}
+	if e.Found = warningsOf(err); len(e.Found) > 0 {
+		e.Confirm = q.seen(e.Found)
+		return q.showEditor(status, e, nil)
 	}
 	e.Form.Wrong = wrongMember(err)
 	n := noticeOf(err, "")
@@ -331,6 +355,12 @@ func (q *request) readPolicyRow(p place, id string) (policyRow, error) {
 func (q *request) showEditor(status int, e editorData, n *notice) error {
 	out := q.placePage(e.Place, "/-/policies")
 	out.Crumbs = append(out.Crumbs, crumb{e.Place.Name(), e.Place.Home("")}, crumb{"Policies", e.Place.Home("/-/policies")})
+	var state pruneState
+	if err := q.get(place{namespace: e.Place.namespace}.api("/autoprune"), nil, &state); err != nil && !hidden(err) {
+		return err
+	} else if err == nil {
+		e.Unreported = !state.Reported
+	}
 	out.Title, out.Tabs, out.Notice, out.Data = "New policy", nil, n, e
 	out.Same = []same{command("purser policy create %s", e.Place.Name()), call("POST", e.Place.api("/autoprunepolicy"))}
 	if e.ID != "" {

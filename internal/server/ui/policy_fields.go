@@ -46,6 +46,7 @@ var editorFields = map[string]textField{
 	"maxDeleted":        {Label: "Ask above so many tags in a run", Example: "1000", Number: true},
 	"maxDeletedPercent": {Label: "Ask above this percentage", Example: "20", Number: true, Hint: "Of the tags that it looks at."},
 	"neverBelow":        {Label: "Always leave so many of the newest", Example: "5", Number: true, Hint: "In each repository, whatever policy selects them."},
+	"requireReporter":   {Label: "Only while these report", Example: "prod-eu", Hint: "Reporters of what is deployed. While one of them isn't live, it deletes nothing. Commas between them."},
 	"keepUntagged":      {Label: "Keep manifests without tags for", Example: "14d", Hint: "Empty: as long as garbage collection does."},
 }
 

@@ -27,12 +27,12 @@ var (
 	textMembers   = []string{"olderThan", "maxBytes", "groupBy", "tagPattern", "largerThan", "smallerThan", "mode", "grace", "keepUntagged"}
 	numberMembers = []string{"numTags", "maxDeleted", "maxDeletedPercent", "neverBelow"}
 	sizeMembers   = []string{"maxBytes", "largerThan", "smallerThan"} // of textMembers
-	listMembers   = []string{"repositories", "mediaTypes", "artifactTypes", "platforms"}
+	listMembers   = []string{"repositories", "mediaTypes", "artifactTypes", "platforms", "requireReporter"}
 	// readMembers are the members of answers that no request sets.
 	readMembers = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 	// memberOrder is the order in which a document is shown.
-	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "perPlatform", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
-		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"keepUntagged"})
+	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "perPlatform", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers[:4],
+		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"requireReporter", "keepUntagged"})
 )
 
 // Rows of keep rules and windows in a form: as many as a policy may have.

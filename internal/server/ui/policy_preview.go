@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,6 +15,7 @@ const previewLimit = "25"
 // previewData says what policies would delete.
 type previewData struct {
 	Error   string // why there is no preview
+	Found   []autoprune.Warning
 	Preview *autoprune.Preview
 	Stays   int64
 	// BytesLater says that the bytes weren't added up yet, and BytesAt is the page that has them.
@@ -35,7 +37,10 @@ type previewTags struct {
 // preview asks what a policy, or without one the policies that apply now, would delete. To add up the
 // bytes takes most of the time if there are many tags.
 func (q *request) preview(p place, policy any, bytes bool) (*previewData, error) {
-	var v autoprune.Preview
+	var v struct {
+		autoprune.Preview
+		Found []autoprune.Warning `json:"found"`
+	}
 	query := url.Values{"limit": {previewLimit}, "tags_only": {strconv.FormatBool(!bytes)}}
 	if err := q.call(http.MethodPost, p.api("/autoprunepolicy/preview")+"?"+query.Encode(), policy, &v); err != nil {
 		if statusOf(err) == 0 {
@@ -44,7 +49,7 @@ func (q *request) preview(p place, policy any, bytes bool) (*previewData, error)
 		return &previewData{Error: sentence(err.Error())}, nil
 	}
 	return &previewData{
-		Preview: &v, Stays: v.Tags - v.Deleted, BytesLater: !bytes && v.Deleted > 0,
+		Preview: &v.Preview, Found: v.Found, Stays: v.Tags - v.Deleted, BytesLater: !bytes && v.Deleted > 0,
 		Going:   previewTags{"Goes", v.Going, int(v.Deleted), p.repository},
 		Would:   previewTags{"Would go without observing and waiting", v.Would, int(v.WouldDelete), p.repository},
 		Staying: previewTags{"Stays", v.Staying, int(v.Tags - v.Deleted), p.repository},
@@ -75,8 +80,19 @@ func previewPolicy(q *request) error {
 	body, err := e.Form.policy()
 	if err != nil {
 		e.Preview = &previewData{Error: err.Error()}
-	} else if e.Preview, err = q.preview(e.Place, body, q.form.Get("bytes") != "later"); err != nil {
+	} else if e.Preview, err = q.preview(e.Place, switchedOn(body), q.form.Get("bytes") != "later"); err != nil {
 		return err
 	}
 	return q.showEditor(http.StatusOK, e, nil)
+}
+
+// switchedOn returns a policy that observes as one that deletes: a preview of the policy alone shows
+// what that would be.
+func switchedOn(body json.RawMessage) json.RawMessage {
+	d, err := parseDocument(string(body))
+	if err != nil || string(d["mode"]) != `"observe"` {
+		return body
+	}
+	delete(d, "mode")
+	return json.RawMessage(d.text())
 }

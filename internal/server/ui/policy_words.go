@@ -55,6 +55,9 @@ func wordsOf(v api.PolicyView) policyWords {
 	if v.NeverBelow > 0 {
 		w.Limits = append(w.Limits, "leaves each repository at least its "+plural(v.NeverBelow, "newest tag", "newest tags"))
 	}
+	if len(v.RequireReporter) > 0 {
+		w.Limits = append(w.Limits, "only while "+clip(400, strings.Join(v.RequireReporter, " and "))+" report what is deployed")
+	}
 	if v.KeepUntagged != "" {
 		w.Limits = append(w.Limits, "keeps manifests without tags for "+ageWords(v.KeepUntagged))
 	}

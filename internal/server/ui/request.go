@@ -30,6 +30,7 @@ type request struct {
 type apiError struct {
 	status  int
 	message string
+	details json.RawMessage // values that it is about, by name
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -88,12 +89,14 @@ func (q *request) call(method, path string, body, out any) error {
 // replyError reads a refusal of the management API.
 func replyError(r *server.Reply) error {
 	var problem struct {
-		Detail  string `json:"detail"`
-		Message string `json:"error_message"`
-		Title   string `json:"title"`
+		Detail  string          `json:"detail"`
+		Message string          `json:"error_message"`
+		Title   string          `json:"title"`
+		Details json.RawMessage `json:"details"`
 	}
 	e := &apiError{status: r.Status, message: http.StatusText(r.Status)}
 	if json.Unmarshal(r.Body, &problem) == nil {
+		e.details = problem.Details
 		for _, text := range []string{problem.Title, problem.Message, problem.Detail} {
 			if text != "" {
 				e.message = text

@@ -33,7 +33,7 @@ var completions = map[string][]completer{
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
 	"policy update": {targets, policies}, "policy delete": {targets, policies},
 	"prune preview": {targets}, "prune forecast": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
-	"prune asks": {namespaces}, "prune approve": {namespaces, pruneAsks},
+	"prune asks": {namespaces}, "prune approve": {namespaces, pruneAsks}, "prune confirm": {namespaces, pruneRests},
 	"quota set": {namespaces}, "quota show": {namespaces}, "quota delete": {namespaces}, "quota recount": {namespaces},
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
 	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
@@ -228,6 +228,19 @@ func pruneAsks(ctx context.Context, c *api.Client, args []string, word string) (
 		for _, a := range answer.Asks {
 			if strings.HasPrefix(a.Policy, word) {
 				list = append(list, cobra.CompletionWithDesc(a.Policy, command.Count(a.Would, "tag")))
+			}
+		}
+	}
+	return list, false
+}
+
+// pruneRests completes the policies that rest because of warnings in the namespace of the first argument.
+func pruneRests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
+	var s pruneState
+	if c.Get(ctx, api.Path("organization", args[0], "autoprune"), nil, &s) == nil && s.Task != nil {
+		for _, r := range s.Task.Rests {
+			if len(r.Warnings) > 0 && strings.HasPrefix(r.Policy, word) {
+				list = append(list, cobra.CompletionWithDesc(r.Policy, command.Printable(r.Warnings[0].Text)))
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func holdShowCommand(src *command.Source) *cobra.Command {
 		}
 		return format.Print(cmd.OutOrStdout(), r, func(w io.Writer) error {
 			err := fields(w, "reporter", r.Name, "kind", r.Kind, "state", r.State, "digests", humanize.Comma(r.Digests), "account", r.Account,
-				"lease", (time.Duration(r.Lease) * time.Second).String(), "reported", clock(&r.Reported), "ends", clock(&r.Expires))
+				"lease", (time.Duration(r.Lease) * time.Second).String(), "reported", clock(&r.Reported), "ends", clock(&r.Expires), "cluster", r.Cluster, "unresolved", unresolvedText(r.Reporter))
 			if err != nil || len(r.Held) == 0 {
 				return err
 			}
@@ -108,6 +108,21 @@ func holdShowCommand(src *command.Source) *cobra.Command {
 		})
 	})
 	return cmd
+}
+
+// unresolvedText says which images a reporter could not resolve; "" if there are none.
+func unresolvedText(r hold.Reporter) string {
+	if r.Unresolved == 0 {
+		return ""
+	}
+	text := humanize.Comma(r.Unresolved)
+	for i, image := range r.UnresolvedFirst {
+		text += []string{": ", ", "}[min(i, 1)] + command.Printable(image)
+	}
+	if r.Unresolved > int64(len(r.UnresolvedFirst)) {
+		text += ", …"
+	}
+	return text
 }
 
 func holdDeleteCommand(src *command.Source) *cobra.Command {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -47,7 +48,7 @@ func (p policyView) tags() (text string) {
 		text += ", " + where
 	}
 	if guard := (autoprune.SafeguardForm{
-		Windows: p.Windows, MaxDeleted: p.MaxDeleted, MaxDeletedPercent: p.MaxDeletedPercent, NeverBelow: p.NeverBelow, KeepUntagged: p.KeepUntagged,
+		Windows: p.Windows, MaxDeleted: p.MaxDeleted, MaxDeletedPercent: p.MaxDeletedPercent, NeverBelow: p.NeverBelow, RequireReporter: p.RequireReporter, KeepUntagged: p.KeepUntagged,
 	}).String(); guard != "" {
 		text += ", " + guard
 	}
@@ -306,7 +307,9 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 func policyCreateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
-		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
+		Long: "Create a policy. Its mode is observe unless --mode on says otherwise: it deletes nothing, and runs and previews show what it\n" +
+			"would delete. If the policy does what it surely wasn't meant to do, by the tags that there are, the command shows that and asks.",
+		Example: "  purser policy create app --num-tags 100 --mode on\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
 			"  purser policy create app/web --max-bytes 50GiB\n" +
 			"  purser policy create app --num-tags 10 --per-branch\n  purser policy create app --untagged 14d\n" +
@@ -314,26 +317,34 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
 			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}
-	format, target, flags := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
+	format, target, flags, yes := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd), addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
 			return err
 		}
 		body, err := flags.body()
+		if err == nil {
+			body, err = withMode(body, autoprune.Observe)
+		}
 		if err != nil {
 			return err
 		}
 		var out struct {
-			UUID     string   `json:"uuid"`
-			Warnings []string `json:"warnings,omitempty"`
+			UUID     string              `json:"uuid"`
+			Warnings []string            `json:"warnings,omitempty"`
+			Found    []autoprune.Warning `json:"found,omitempty"`
 		}
-		if err := c.Post(cmd.Context(), path+"/autoprunepolicy", body, &out); err != nil {
+		if err := confirmed(cmd, c, *yes, "Create the policy?", http.MethodPost, path+"/autoprunepolicy", body, &out); err != nil {
 			return err
 		}
 		warn(cmd, out.Warnings)
 		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "Created policy %s.\n", out.UUID)
+			text := "Created policy " + out.UUID + "."
+			if observes(body) {
+				text += " It observes: it deletes nothing, and runs and previews show what it would delete. With --mode on, policies delete."
+			}
+			_, err := fmt.Fprintln(w, text)
 			return err
 		})
 	})
@@ -386,18 +397,23 @@ func policyShowCommand(src *command.Source) *cobra.Command {
 
 func policyUpdateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
-	flags := addPolicyFlags(cmd)
+	cmd.Long = "Replace a policy. It keeps its mode unless --mode says otherwise. What the policy surely wasn't meant to do, and what other\n" +
+		"policies would delete that it kept until now, is shown first, and the command asks."
+	flags, yes := addPolicyFlags(cmd), addYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
 		body, err := flags.body()
 		if err != nil {
 			return err
 		}
-		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
+		var old policyView
+		if err := c.Get(cmd.Context(), path, nil, &old); err != nil {
 			return err
 		}
-		var saved policyView
-		if c.Get(cmd.Context(), path, nil, &saved) == nil { // the policy is saved already: an error here doesn't matter
-			warn(cmd, saved.Warnings)
+		if body, err = withMode(body, old.Mode); err != nil {
+			return err
+		}
+		if err := confirmed(cmd, c, *yes, "Save the policy?", http.MethodPut, path, body, nil); err != nil {
+			return err
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", id)
 		return err
@@ -406,8 +422,10 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 
 func policyDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
+	cmd.Long = "Delete a policy. What other policies would delete that it kept until now is shown first, and the command asks."
+	yes := addYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
-		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+		if err := confirmed(cmd, c, *yes, "Delete the policy?", http.MethodDelete, path, nil, nil); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "Deleted policy %s.\n", id)

@@ -36,10 +36,10 @@ func TestPolicyFlags(t *testing.T) {
 		"--label", "stage=test*", "--label", "owner=a,b=c", "--annotation", "org.example=*", "--platform", "linux/arm64,windows/*",
 		"--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
 		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2",
-		"--mode", "observe", "--grace", "7d", "--never-below", "5", "--keep-untagged", "14d", "--max-deleted", "1000", "--max-deleted-percent", "20", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
+		"--mode", "observe", "--grace", "7d", "--never-below", "5", "--keep-untagged", "14d", "--max-deleted", "1000", "--max-deleted-percent", "20", "--require-reporter", "prod-eu", "--require-reporter", "prod/us", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
 	want := `{"annotations":{"org.example":"*"},"artifactTypes":["a/b"],"grace":"7d","keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
 		`{"versions":"releases"},{"newest":1,"versions":"newest_patches"},{"newest":2,"versions":"newest_prereleases"}],"keepUntagged":"14d",` +
-		`"labels":{"owner":"a,b=c","stage":"test*"},"largerThan":"1GiB","maxDeleted":1000,"maxDeletedPercent":20,"mediaTypes":["*index*"],"method":"creation_date","mode":"observe","neverBelow":5,"olderThan":"2w","platforms":["linux/arm64","windows/*"],"repositories":["app/a","app/b/**"],"smallerThan":"2TB",` +
+		`"labels":{"owner":"a,b=c","stage":"test*"},"largerThan":"1GiB","maxDeleted":1000,"maxDeletedPercent":20,"mediaTypes":["*index*"],"method":"creation_date","mode":"observe","neverBelow":5,"olderThan":"2w","platforms":["linux/arm64","windows/*"],"repositories":["app/a","app/b/**"],"requireReporter":["prod-eu","prod/us"],"smallerThan":"2TB",` +
 		`"windows":[{"days":["fri","mon","sat","sun","wed"],"from":"22:00","to":"06:00","zone":"Europe/Berlin"},{"from":"01:00","to":"02:00"},{"days":["sun"]}]}`
 	if code != 0 || strings.TrimSpace(string(body)) != want {
 		t.Errorf("the command ends with %d (%s) and sends\n%s, want\n%s", code, stderr, body, want)
@@ -57,6 +57,7 @@ func TestPolicyFlags(t *testing.T) {
 		"--never-below 0":                             "never-below",
 		"--max-deleted 0":                             "max-deleted",
 		"--max-deleted-percent 101":                   "from 1 to 100",
+		"--require-reporter a+b":                      "no name of a reporter",
 		"--grace soon":                                "grace",
 		"--window monday":                             "is no day",
 		"--window 22:00":                              "to: it is missing",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/hold"
 )
 
 // safeguardFlags are the flags of a policy's safeguards.
@@ -21,23 +22,25 @@ type safeguardFlags struct {
 	maxPercent int
 	untagged   string
 	windows    []string
+	reporters  []string
 }
 
 func (f *safeguardFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	textFlag(cmd, &f.mode, "mode", "", "`MODE`: on, observe (delete nothing, and show in runs and previews what would be deleted) or off (default on)",
+	textFlag(cmd, &f.mode, "mode", "", "`MODE`: on, observe (delete nothing, and show in runs and previews what would be deleted) or off (default observe for a new policy, and what it is for another)",
 		checkChoice(string(autoprune.On), string(autoprune.Observe), string(autoprune.Off)))
 	flags.Var(command.Number(&f.neverBelow, 1, autoprune.MaxNumTags), "never-below", "keep the newest `N` tags of each repository, whatever policies select them")
 	flags.Var(command.Number(&f.maxDeleted, 1, autoprune.MaxNumTags), "max-deleted", "if a run would delete more than `N` tags by the policy, delete none and ask for an approval")
 	flags.Var(command.Number(&f.maxPercent, 1, 100), "max-deleted-percent", "the same, with a `PERCENTAGE` of the tags that the policy looks at")
 	textFlag(cmd, &f.grace, "grace", "", "let the policy wait for `AGE`, such as 7d, when it is new or changed, after a notice of what it would delete; 0s: not at all (default: autoprune.grace)", checkGrace)
 	textFlag(cmd, &f.untagged, "keep-untagged", "", "let garbage collection keep manifests for `AGE`, such as 14d, from when nothing references them", checkAge)
+	flags.Var(repeatedFlag{&f.reporters, hold.CheckReporter}, "require-reporter", "delete tags only while this `REPORTER` of what is deployed is live in the namespace; may be repeated")
 	flags.Var(repeatedFlag{&f.windows, checkWindow}, "window", "delete tags only in this `WINDOW` of time, such as 'mon-fri 22:00-06:00 Europe/Berlin'; may be repeated")
 }
 
 // given says whether any of the flags was given.
 func (f *safeguardFlags) given() bool {
-	return f.mode != "" || f.grace != "" || f.untagged != "" || f.neverBelow != 0 || f.maxDeleted != 0 || f.maxPercent != 0 || len(f.windows) > 0
+	return f.mode != "" || f.grace != "" || f.untagged != "" || f.neverBelow != 0 || f.maxDeleted != 0 || f.maxPercent != 0 || len(f.windows) > 0 || len(f.reporters) > 0
 }
 
 // set sets the members of the policy's JSON.
@@ -59,6 +62,9 @@ func (f *safeguardFlags) set(members map[string]any) {
 	}
 	if f.untagged != "" {
 		members["keepUntagged"] = f.untagged
+	}
+	if len(f.reporters) > 0 {
+		members["requireReporter"] = f.reporters
 	}
 	var windows []autoprune.WindowForm
 	for _, text := range f.windows {

@@ -25,7 +25,7 @@ import (
 func pruneCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("prune", "See what auto-pruning would do, does and did",
 		prunePreviewCommand(src), pruneForecastCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
-		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneDefaultsCommand(src)))
+		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneConfirmCommand(src), pruneDefaultsCommand(src)))
 }
 
 // maxPreviewed is how many of the tags to be deleted the API lists at most in a preview.
@@ -56,17 +56,26 @@ func prunePreviewCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		var p autoprune.Preview
+		var p judgedPreview
 		query := url.Values{"limit": {strconv.Itoa(limit)}}
 		if err := c.Do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
 			return err
 		}
-		for _, policy := range p.Policies {
-			warn(cmd, policy.Warnings)
+		if body == nil {
+			for _, policy := range p.Policies {
+				warn(cmd, policy.Warnings)
+			}
 		}
-		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p, *stay) })
+		warn(cmd, autoprune.Sentences(p.Found))
+		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p.Preview, *stay) })
 	})
 	return cmd
+}
+
+// judgedPreview is a preview with the warnings about the policy that is tried out.
+type judgedPreview struct {
+	autoprune.Preview
+	Found []autoprune.Warning `json:"found,omitempty"`
 }
 
 func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
@@ -161,7 +170,7 @@ func (s pruneState) print(w io.Writer, namespace string) error {
 	if !s.UsesDefaults {
 		defaults = "refused"
 	}
-	return fields(w, "namespace", namespace, "status", s.Task.Status, "resting", s.Task.Resting, "last ran", clock(s.Task.LastRan), "run", s.Task.Run, "defaults", defaults)
+	return fields(w, "namespace", namespace, "status", s.Task.Status, "resting", s.Task.Resting, "policies that rest", s.restTexts(), "last ran", clock(s.Task.LastRan), "run", s.Task.Run, "defaults", defaults)
 }
 
 func pruneStatusCommand(src *command.Source) *cobra.Command {

@@ -150,7 +150,7 @@ func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(d.examineRest(ctx, clocks), d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, clocks, nil)), d.examineTasks(ctx))
+		return errors.Join(d.examineRest(ctx, clocks), d.examinePolicies(ctx), d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, clocks, nil)), d.examineTasks(ctx))
 	})
 	keys, err := backend.OpenLooseKeys(ctx, d.cfg, d.dsn, log)
 	if err != nil {

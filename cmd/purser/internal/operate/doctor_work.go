@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/clock"
@@ -56,6 +57,28 @@ func (d *doctor) examineRest(ctx context.Context, clocks *clock.Guard) error {
 		way = `set the database's clock right if it is wrong; then run "purser clock confirm"`
 	}
 	d.find(levelError, "the clocks", way, "nothing is deleted for its age: %s", doubt.Text)
+	return nil
+}
+
+// examinePolicies looks for policies that delete nothing until somebody does something, and for those
+// that may delete what runs.
+func (d *doctor) examinePolicies(ctx context.Context) error {
+	t, err := autoprune.FindTroubles(ctx, d.db.Pool)
+	if err != nil {
+		return err
+	}
+	if t.Unconfirmed > 0 {
+		d.find(levelWarning, "policies", `"purser prune status `+t.UnconfirmedIn+`" says why; then confirm with "purser prune confirm", or change the policy`,
+			"%d delete nothing until somebody confirms what they surely weren't meant to do, one of them in namespace %s", t.Unconfirmed, t.UnconfirmedIn)
+	}
+	if t.Unreported > 0 {
+		d.find(levelWarning, "policies", `"purser prune status `+t.UnreportedIn+`" names the reporters: let them report again, or change requireReporter`,
+			"%d delete nothing since reporters that they require are silent, one of them in namespace %s", t.Unreported, t.UnreportedIn)
+	}
+	if t.Unproved > 0 {
+		d.find(levelNote, "policies", "let each cluster report what it runs: purser report kubernetes",
+			"%d select by last use where no reporter is live, one of them in namespace %s; a node that has an image sends nothing when it starts it, so last use is no proof", t.Unproved, t.UnprovedIn)
+	}
 	return nil
 }
 

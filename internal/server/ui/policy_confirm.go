@@ -1,0 +1,75 @@
+package ui
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// answer is what the form confirms of a policy's warnings: their codes, or none.
+func (q *request) answer() string { return cmp.Or(q.form.Get("confirm"), "none") }
+
+// confirmation is the query of a request that changes a policy.
+func (q *request) confirmation() string { return "?" + url.Values{"confirm": {q.answer()}}.Encode() }
+
+// seen returns what a form sends whose page has shown these warnings, after those that were
+// confirmed before.
+func (q *request) seen(list []autoprune.Warning) string {
+	answer := q.answer()
+	for _, code := range autoprune.Codes(list) {
+		answer += "," + string(code)
+	}
+	return answer
+}
+
+// warningsOf returns the warnings that the registry wants to be confirmed.
+func warningsOf(err error) []autoprune.Warning {
+	refused, ok := errors.AsType[*apiError](err)
+	if !ok || refused.status != http.StatusConflict {
+		return nil
+	}
+	var details struct{ Warnings []autoprune.Warning }
+	if json.Unmarshal(refused.details, &details) != nil {
+		return nil
+	}
+	return details.Warnings
+}
+
+// markRests adds to the policies why they rest.
+func (d *policiesData) markRests() {
+	if d.State == nil || d.State.Task == nil {
+		return
+	}
+	for _, rows := range [][]policyRow{d.Own, d.Others} {
+		for i := range rows {
+			for j, r := range d.State.Task.Rests {
+				if r.Policy == rows[i].UUID {
+					rows[i].Rest = &d.State.Task.Rests[j]
+				}
+			}
+		}
+	}
+}
+
+// Codes returns the codes of the warnings for which the policy rests, as a form sends them.
+func (r policyRow) Codes() string {
+	var codes []string
+	for _, code := range autoprune.Codes(r.Rest.Warnings) {
+		codes = append(codes, string(code))
+	}
+	return strings.Join(codes, ",")
+}
+
+// confirmRest lets a policy delete that rests because of warnings.
+func (q *request) confirmRest(p place, id string) error {
+	version, _ := strconv.ParseInt(q.form.Get("version"), 10, 64)
+	body := map[string]any{"version": version, "codes": strings.Split(q.form.Get("codes"), ",")}
+	err := q.call(http.MethodPost, place{namespace: p.namespace}.api("/autoprune/rests/%s/confirm", id), body, nil)
+	return q.showPolicies(noticeOf(err, "Confirmed: the policy deletes tags from now on."))
+}
