@@ -229,6 +229,7 @@ func TestPolicyPreviewAndForecast(t *testing.T) {
 	form.Set("bytes", "later") // as the page's script asks first
 	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), ">pr-5<", "being added up", "!by garbage collection, later")
 	form.Del("bytes")
+	form.Set("mode", "on")
 	r.send(t, home+"/new", form).WantStatus(t, 303)
 	want(t, r.page(t, 200, home+"/preview"), ">pr-5<", `href="`+home+`/preview?bytes=yes" data-follow="preview"`, "!by garbage collection, later")
 	want(t, r.page(t, 200, home+"/preview?bytes=yes"), ">pr-5<", "by garbage collection, later", "!data-follow")
