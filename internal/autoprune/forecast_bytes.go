@@ -155,7 +155,7 @@ func (f *forecasting) sizes(ctx context.Context, each func(level storedLevel, si
 					SELECT configuration_blob_digest AS digest, configuration_blob_size AS size FROM manifests
 					WHERE top_level_namespace_id = @namespace AND repository_id = s.repository_id AND id BETWEEN s.id AND s.id
 						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
-			), levels AS MATERIALIZED (
+			), levels AS (
 				SELECT digest, max(day) AS day, max(setting) AS setting, max(size) AS size FROM needed GROUP BY digest
 			)
 			SELECT l.day, l.setting, LEAST(sum(COALESCE(l.size, (SELECT size FROM blobs WHERE digest = l.digest OFFSET 0))), 9223372036854775807)::bigint
