@@ -139,6 +139,10 @@ func (f *forecasting) sizes(ctx context.Context, each func(level storedLevel, si
 		if err := hashInMemory(ctx, tx); err != nil {
 			return err
 		}
+		// PostgreSQL doesn't know how many blobs there are, and would sort them.
+		if _, err := tx.Exec(ctx, "SELECT set_config('enable_sort', 'off', true)"); err != nil {
+			return err
+		}
 		rows, err := tx.Query(ctx, `
 			WITH stored AS MATERIALIZED (
 				SELECT * FROM unnest(@repositories::bigint[], @manifests::bigint[], @days::int[], @settings::int[])

@@ -40,7 +40,7 @@ type Options struct {
 	// 5,000.
 	Page int
 	// IdleShare is the share of its time that a worker may spend on namespaces in which it
-	// has nothing to do; it sleeps for the remainder. Default 0.01.
+	// has nothing to do; it sleeps for the remainder, unless an unfinished run waits. Default 0.01.
 	IdleShare float64
 	// KeepRuns is how long runs are remembered. Default 90 days.
 	KeepRuns time.Duration

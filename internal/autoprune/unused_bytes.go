@@ -70,9 +70,9 @@ func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Reposit
 }
 
 // hashInMemory lets PostgreSQL hash half a million digests in memory in this transaction. By default
-// it would sort them, or write most of them to temporary files.
+// it would write most of them to temporary files.
 func hashInMemory(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, "SELECT set_config('work_mem', '48MB', true), set_config('enable_sort', 'off', true)")
+	_, err := tx.Exec(ctx, "SELECT set_config('work_mem', '48MB', true)")
 	return err
 }
 
@@ -118,7 +118,7 @@ func lookUpUnused(ctx context.Context, q db.Querier, namespace int64, repositori
 // references in their physical order and hashes, instead of looking up each blob.
 // Without sorts, it still has to read the layers of a manifest by an index.
 func scanUnused(ctx context.Context, tx pgx.Tx, namespace int64, repositories, manifests []int64) (bytes int64, shared [][]byte, err error) {
-	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'off', true), set_config('enable_seqscan', 'on', true)")
+	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true)")
 	if err != nil {
 		return 0, nil, err
 	}
@@ -149,7 +149,7 @@ func scanUnused(ctx context.Context, tx pgx.Tx, namespace int64, repositories, m
 	if err != nil {
 		return 0, nil, err
 	}
-	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'on', true), set_config('enable_seqscan', 'off', true)")
+	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'on', true), set_config('enable_sort', 'on', true), set_config('enable_seqscan', 'off', true)")
 	if err != nil {
 		return 0, nil, err
 	}
