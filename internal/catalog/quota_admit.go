@@ -139,7 +139,7 @@ func (c *Catalog) quotaOf(ctx context.Context, namespace string, own uuid.UUID, 
 
 // AdmitBlob returns an error if a blob of `size` bytes can't be pushed to a repository because of
 // its namespace's quota. `d` is the blob's digest, or zero if it isn't known yet. A blob that the
-// namespace has already needs nothing; AdmitBlob finds that out only by the digest. `upload` is the
+// namespace has already needs nothing, unless more bytes come than it has; AdmitBlob finds that out only by the digest. `upload` is the
 // upload that the blob arrives by, whose bytes `size` has already, or uuid.Nil. Error: DENIED with
 // status 409.
 func (c *Catalog) AdmitBlob(ctx context.Context, path string, upload uuid.UUID, d oci.Digest, size int64) error {
@@ -154,8 +154,9 @@ func (c *Catalog) AdmitBlob(ctx context.Context, path string, upload uuid.UUID, 
 	if !d.IsZero() {
 		var linked bool
 		err := c.db.Pool.QueryRow(ctx, `
-			SELECT EXISTS (SELECT FROM repository_blobs WHERE blob_digest = $1 AND top_level_namespace_id = $2)`,
-			d.Bytes(), q.namespaceID).Scan(&linked)
+			SELECT EXISTS (SELECT FROM repository_blobs WHERE blob_digest = $1 AND top_level_namespace_id = $2)
+				AND EXISTS (SELECT FROM blobs WHERE digest = $1 AND size >= $3)`,
+			d.Bytes(), q.namespaceID, size).Scan(&linked)
 		if err != nil {
 			return fmt.Errorf("looking for blob %s in namespace %s: %w", d, namespace, err)
 		}

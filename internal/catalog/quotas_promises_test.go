@@ -97,6 +97,45 @@ func TestDeadUploadIsReaped(t *testing.T) {
 	}
 }
 
+// TestRoomForKnownBlob: a namespace that is full gives an upload the room for a blob that it has, and
+// for no more bytes than the blob's: whoever names its digest may be lying. Two at once would need room.
+func TestRoomForKnownBlob(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "0123456789")
+	d := oci.Compute(oci.SHA256, []byte("0123456789"))
+	b.limit(t, "acme", catalog.Usage{Bytes: 10})
+	claim := func(n, ahead int64) (catalog.Upload, catalog.UploadClaim, error) {
+		t.Helper()
+		u := b.begun(t, "acme/app")
+		c, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{Bytes: n, Ahead: ahead, Digest: d})
+		u.Attempt = c.Attempt
+		return u, c, err
+	}
+	if err := b.AdmitBlob(t.Context(), "acme/app", uuid.Nil, d, 11); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("a longer body is admitted: %v", err)
+	}
+	if _, c, err := claim(11, 0); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("a longer upload: %+v, %v", c, err)
+	}
+	u, c, err := claim(5, 100)
+	if err != nil || c.Room != 10 {
+		t.Errorf("an upload of unknown length: %+v, %v; want room for the blob", c, err)
+	}
+	if _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 11, Ahead: 100, Digest: d}); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("more than the blob: %v", err)
+	}
+	if _, c, err := claim(10, 0); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("two at once: %+v, %v", c, err)
+	}
+	if err := b.CancelUpload(t.Context(), "acme/app", u.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, c, err := claim(10, 0); err != nil || c.Room != 10 {
+		t.Errorf("one after the other: %+v, %v", c, err)
+	}
+}
+
 // TestPromiseIsRenewedOrTakenBack: a promise is over, and its request renews it while another one
 // takes it back, in both orders. Never do both have the room.
 func TestPromiseIsRenewedOrTakenBack(t *testing.T) {

@@ -30,7 +30,7 @@ const (
 type UploadNeed struct {
 	Bytes  int64      // of the whole upload, as far as it is known
 	Ahead  int64      // how much more may come
-	Digest oci.Digest // of the blob, if it is known: one that the namespace has needs no room
+	Digest oci.Digest // of the blob, if it is known: one that the namespace has counts already
 }
 
 // UploadClaim is what ClaimUpload gives a request.

@@ -213,8 +213,11 @@ $$;
 -- bytes the upload may have: 2^62 if the quota limits nothing now, NULL if there is no quota or
 -- nothing was promised. It raises the error PQ001 if what the
 -- namespace uses, what its other unfinished uploads take or were promised, and what is needed exceed
--- the hard limit on bytes. Never refused are what was promised before, and a blob that the namespace
--- has.
+-- the hard limit on bytes. Never refused is what was promised before.
+--
+-- Nor is a blob refused that the namespace has, while it is the only one in need of that: its bytes
+-- count already, and so the namespace has no more than one blob beyond the limit for a moment. Whoever
+-- names the digest of such a blob may send as many bytes as it has.
 --
 -- Promises of one namespace are made one after another: from the advisory lock on, a transaction
 -- sees all that were committed. It has locked the upload's row before and waits for nothing else
@@ -238,6 +241,7 @@ DECLARE
     used bigint;
     others bigint;
     room bigint;
+    known bigint; -- size of the blob, if the namespace has it
 BEGIN
     SELECT q.namespace_id INTO id_of
     FROM live_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id WHERE n.name = namespace;
@@ -266,8 +270,12 @@ BEGIN
     END IF;
     room := most - used - others - needed;
     IF room < 0 AND needed > promised THEN
-        IF EXISTS (SELECT FROM repository_blobs l WHERE l.blob_digest = digest AND l.top_level_namespace_id = id_of) THEN
-            RETURN NULL;
+        SELECT b.size INTO known FROM blobs b
+        WHERE b.digest = purser_quota_reserve.digest
+            AND EXISTS (SELECT FROM repository_blobs l WHERE l.blob_digest = b.digest AND l.top_level_namespace_id = id_of);
+        IF needed <= known AND others <= GREATEST(most - used, 0) THEN
+            UPDATE uploads u SET expected = known, promised_until = now() + lease, namespace_id = id_of WHERE u.id = upload;
+            RETURN known;
         END IF;
         RAISE EXCEPTION 'the quota of the namespace is exceeded: bytes'
             USING ERRCODE = 'PQ001',
