@@ -118,15 +118,16 @@ CREATE OR REPLACE FUNCTION purser_quota_add (namespace bigint, more_bytes bigint
     AS $$
 DECLARE
     mine integer := pg_backend_pid() % 8;
+    fits boolean;
 BEGIN
-    IF NOT EXISTS (SELECT FROM namespacequotas WHERE namespace_id = namespace) THEN
+    -- This look takes no lock: purser_quota_share must not wait while the transaction has a slot.
+    SELECT s.slot IS NOT NULL AND purser_quota_fits(s, more_bytes, more_repositories, more_tags) INTO fits
+    FROM namespacequotas q LEFT JOIN namespacequotaslots s ON s.namespace_id = q.namespace_id AND s.slot = mine
+    WHERE q.namespace_id = namespace;
+    IF fits IS NULL THEN -- there is no quota
         RETURN;
     END IF;
-    -- This look takes no lock: purser_quota_share must not wait while the transaction has a slot.
-    IF NOT EXISTS (
-        SELECT FROM namespacequotaslots s
-        WHERE s.namespace_id = namespace AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags))
-    THEN
+    IF NOT fits THEN
         PERFORM purser_quota_share(namespace, more_bytes, more_repositories, more_tags);
         RETURN;
     END IF;
@@ -312,10 +313,7 @@ CREATE OR REPLACE FUNCTION purser_quota_limited (namespaces bigint[])
     LANGUAGE plpgsql STABLE
     AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM namespacequotas WHERE namespace_id = ANY (namespaces)) THEN
-        RETURN NULL;
-    END IF;
-    RETURN ARRAY(SELECT namespace_id FROM namespacequotas WHERE namespace_id = ANY (namespaces));
+    RETURN NULLIF(ARRAY(SELECT namespace_id FROM namespacequotas WHERE namespace_id = ANY (namespaces)), '{}');
 END;
 $$;
 
