@@ -116,19 +116,33 @@ func tellSteps(ctx context.Context, tx pgx.Tx, q Quota, tell func(ctx context.Co
 	return told, nil
 }
 
-// QuotaRatios returns, for each of up to n namespaces with a quota and for each limit, which part
-// of the limit is used.
-func (c *Catalog) QuotaRatios(ctx context.Context, n int, set func(namespace, what string, ratio float64)) error {
-	list, _, err := c.Quotas(ctx, "", n)
+// QuotaRatios returns, for each of the up to n namespaces that are nearest to one of their limits, and
+// for each of its limits, which part of the limit is used. `more` is how many further namespaces have
+// a limit.
+func (c *Catalog) QuotaRatios(ctx context.Context, n int, set func(namespace, what string, ratio float64)) (more int, err error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT name, ARRAY[bytes_limit, repositories_limit, tags_limit], ARRAY[bytes, repositories, tags], count(*) OVER ()
+		FROM shown_quotas
+		WHERE counted AND (bytes_limit > 0 OR repositories_limit > 0 OR tags_limit > 0)
+		ORDER BY GREATEST(bytes::float8 / NULLIF(bytes_limit, 0), repositories::float8 / NULLIF(repositories_limit, 0),
+			tags::float8 / NULLIF(tags_limit, 0)) DESC, name
+		LIMIT $1`, n)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	for _, q := range list {
-		for _, what := range quotaThings {
-			if most := q.Limits.of(what); most > 0 && q.Counted {
-				set(q.Namespace, what, float64(q.Used.of(what))/float64(most))
+	var name string
+	var limits, used []int64
+	var all int
+	tag, err := pgx.ForEachRow(rows, []any{&name, &limits, &used, &all}, func() error {
+		for i, what := range []string{"bytes", "repositories", "tags"} {
+			if limits[i] > 0 {
+				set(name, what, float64(used[i])/float64(limits[i]))
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("measuring how full quotas are: %w", err)
 	}
-	return nil
+	return all - int(tag.RowsAffected()), nil
 }

@@ -3,6 +3,7 @@ package catalog_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -320,4 +321,39 @@ func TestRefusalSaysWhenRoomComes(t *testing.T) {
 		wantQuota(t, b.AdmitBlob(ctx, "acme/app", uuid.Nil, oci.Digest{}, 3), c.want)
 	}
 	wantQuota(t, b.CreateRepository(ctx, "acme/second"), "delete something first, or ask")
+}
+
+// TestQuotaRatiosOfTheFullest: if not all namespaces can be shown, those are that are nearest to one of
+// their limits, whatever their names, and the others are counted.
+func TestQuotaRatiosOfTheFullest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, limits := range map[string]catalog.NewQuota{
+		"aaa":   {Bytes: new(int64(1000)), Tags: new(int64(100))},
+		"mmm":   {Tags: new(int64(3))},
+		"unset": {},
+		"zzz":   {Bytes: new(int64(1_000_000)), Tags: new(int64(2))},
+	} {
+		config := b.Push(t, name+"/app", "config")
+		b.Put(t, name+"/app", catalogtest.Image(t, config, nil, nil), "v1")
+		if err := b.CreateQuota(t.Context(), name, limits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for more, err := true, error(nil); more; {
+		if more, err = b.CountQuotas(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, want := range []string{"map[] 0", "map[zzz bytes:6e-06 zzz tags:0.5] 2", "map[mmm tags:0.3333333333333333 zzz bytes:6e-06 zzz tags:0.5] 1",
+		"map[aaa bytes:0.006 aaa tags:0.01 mmm tags:0.3333333333333333 zzz bytes:6e-06 zzz tags:0.5] 0"} {
+		if n == 0 {
+			continue
+		}
+		got := map[string]float64{}
+		more, err := b.QuotaRatios(t.Context(), n, func(namespace, what string, ratio float64) { got[namespace+" "+what] = ratio })
+		if text := fmt.Sprint(got, " ", more); err != nil || text != want {
+			t.Errorf("of %d: %s, want %s (%v)", n, text, want, err)
+		}
+	}
 }

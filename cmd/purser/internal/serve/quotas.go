@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,9 +27,13 @@ const (
 func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	ratio := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "purser_quota_used_ratio",
-		Help: "Which part of a namespace's quota is used, at the last look: of bytes, repositories or tags. Of the first 1,000 namespaces with a quota.",
+		Help: "Which part of a namespace's quota is used, at the last look: of bytes, repositories or tags. Of the 1,000 namespaces that are nearest to a limit.",
 	}, []string{"namespace", "quota"})
-	p.metrics.MustRegister(ratio)
+	unshown := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "purser_quota_namespaces_unshown",
+		Help: "Namespaces with a quota that purser_quota_used_ratio leaves out: each is farther from its limits than all that it shows.",
+	})
+	p.metrics.MustRegister(ratio, unshown)
 	tell := func(ctx context.Context, tx pgx.Tx, n catalog.QuotaNotice) error {
 		event := "quota.soft"
 		if n.Kind == catalog.QuotaReject {
@@ -53,21 +58,23 @@ func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, lo
 		Name: "quotas", Log: p.log, Metrics: loops, Idle: quotaLook,
 		Batch: func(ctx context.Context) (bool, error) {
 			more, err := batch(ctx)
-			return more, errors.Join(err, measureQuotas(ctx, c, ratio))
+			return more, errors.Join(err, measureQuotas(ctx, c, ratio, unshown))
 		},
 	}).Run
 }
 
-// measureQuotas updates the metric of how full quotas are. If that can't be known, the metric has
-// no series, rather than the last ones.
-func measureQuotas(ctx context.Context, c *catalog.Catalog, ratio *prometheus.GaugeVec) error {
+// measureQuotas updates the metrics of how full quotas are, and of how many it doesn't show. If that
+// can't be known, the first has no series, rather than the last ones, and the other is NaN.
+func measureQuotas(ctx context.Context, c *catalog.Catalog, ratio *prometheus.GaugeVec, unshown prometheus.Gauge) error {
 	type quota struct{ namespace, what string }
 	now := map[quota]float64{}
-	err := c.QuotaRatios(ctx, quotaSeries, func(namespace, what string, used float64) { now[quota{namespace, what}] = used })
+	more, err := c.QuotaRatios(ctx, quotaSeries, func(namespace, what string, used float64) { now[quota{namespace, what}] = used })
 	ratio.Reset()
 	if err != nil {
+		unshown.Set(math.NaN())
 		return err
 	}
+	unshown.Set(float64(more))
 	for q, used := range now {
 		ratio.WithLabelValues(q.namespace, q.what).Set(used)
 	}

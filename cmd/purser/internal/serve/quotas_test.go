@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"math"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,11 +26,12 @@ func TestQuotasWithoutDatabase(t *testing.T) {
 		}
 	}
 	ratio := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "ratio"}, []string{"namespace", "quota"})
-	if err := measureQuotas(t.Context(), b.Catalog, ratio); err != nil || testutil.CollectAndCount(ratio) != 1 {
+	unshown := prometheus.NewGauge(prometheus.GaugeOpts{Name: "unshown"})
+	if err := measureQuotas(t.Context(), b.Catalog, ratio, unshown); err != nil || testutil.CollectAndCount(ratio) != 1 {
 		t.Fatalf("%d series of quotas, want 1: %v", testutil.CollectAndCount(ratio), err)
 	}
 	b.Exec(t, "ALTER VIEW shown_quotas RENAME TO away")
-	if err := measureQuotas(t.Context(), b.Catalog, ratio); err == nil {
+	if err := measureQuotas(t.Context(), b.Catalog, ratio, unshown); err == nil || !math.IsNaN(testutil.ToFloat64(unshown)) {
 		t.Error("quotas are measured without their view")
 	}
 	if n := testutil.CollectAndCount(ratio); n != 0 {
