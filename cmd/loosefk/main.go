@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
@@ -31,13 +33,18 @@ func version() string {
 
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
-	s := newSource(env, stderr)
-	root := cli.New(cli.Env{Open: s.open, Tuning: s.tuning})
-	root.Version = version()
-	s.addFlags(root.PersistentFlags())
-	root.AddCommand(newWorkerCommand(s))
+	root := newRoot(newSource(env, stderr))
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	return cli.Report(stderr, "loosefk", root.ExecuteContext(ctx))
+}
+
+// newRoot returns the program's commands.
+func newRoot(s *source) *cobra.Command {
+	root := cli.New(cli.Env{Open: s.open, Tuning: s.tuning})
+	root.Version = version()
+	s.addFlags(root.PersistentFlags())
+	root.AddCommand(newWorkerCommand(s))
+	return root
 }
