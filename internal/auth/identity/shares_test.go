@@ -56,7 +56,7 @@ func TestSlowIssuersOfANamespace(t *testing.T) {
 	defer clients.Wait()
 	defer end()
 	for _, issuer := range append(slow, fresh) {
-		token := issuer.Sign(t, pipeline())
+		token := issuer.Sign(t, pipeline("exp", clock.now().Add(2*time.Hour).Unix()))
 		clients.Go(func() {
 			if _, err := v.Verify(storm, token, issuer.URL, audience); issuer != fresh && !errors.Is(err, ErrUnavailable) {
 				t.Errorf("a silent issuer: %v", err)
