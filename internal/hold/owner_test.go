@@ -93,6 +93,10 @@ func TestEndingHolds(t *testing.T) {
 	if got.Digests != 1 || got.Added != 1 || got.Ending != 3 {
 		t.Errorf("one of them again: %+v", got)
 	}
+	got = b.report(t, acme, hold.Report{Remove: []oci.Digest{digest(0)}, By: robot})
+	if got.Removed != 0 || got.Ending != 4 || len(b.held(t, 4)) != 4 {
+		t.Errorf("removed by one who may not delete: %+v, held %v", got, b.held(t, 4))
+	}
 	b.report(t, acme, hold.Report{Full: true, Items: items(4, 5, ""), By: robot})                   // 4 are ending
 	b.refused(t, acme, hold.Report{Full: true, Items: items(5, 6, ""), By: robot}, oci.Unsupported) // 5 would be
 	b.exec(t, "UPDATE holds SET ends_at = ends_at - interval '61 min' WHERE ends_at IS NOT NULL")   // 0 ends in 59 minutes

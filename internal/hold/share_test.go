@@ -14,7 +14,7 @@ import (
 // namespace, nor one for the whole registry.
 func TestStormOfReports(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, func(o *hold.Options) { o.Patience = 2 * time.Minute })
 	robot, other := b.account(t, "robot"), b.account(t, "other")
 	robots := []hold.By{robot, robot, robot, robot, robot, robot, robot, robot}
 	for i := range 4 {
@@ -26,8 +26,10 @@ func TestStormOfReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // it was committed
-	if _, err := tx.Exec(ctx, "SELECT FROM top_level_namespaces WHERE name = 'acme' FOR UPDATE"); err != nil {
-		t.Fatal(err)
+	for _, sql := range []string{"SET LOCAL idle_in_transaction_session_timeout = 0", "SELECT FROM top_level_namespaces WHERE name = 'acme' FOR UPDATE"} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 	done := make(chan error, len(robots))
 	for i, by := range robots {
