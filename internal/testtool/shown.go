@@ -24,6 +24,7 @@ type Shown struct {
 
 var (
 	shownFence = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$")
+	continued  = regexp.MustCompile(`\\\n *`)
 	verb       = regexp.MustCompile(`%(\[\d\])?[sqdv]`)
 	gluedVerb  = regexp.MustCompile(`([a-z])%(?:\[\d\])?s`) // what may be flags
 	action     = regexp.MustCompile(`{{[^}]*}}`)
@@ -99,7 +100,7 @@ func (f *shownFinder) file(path, name string) error {
 }
 
 func (f *shownFinder) page(name, text string) {
-	text = strings.ReplaceAll(text, "\\\n", " ")
+	text = continued.ReplaceAllString(text, " ")
 	for _, m := range shownFence.FindAllStringSubmatch(text, -1) {
 		if m[1] == "" || m[1] == "sh" || m[1] == "console" || m[1] == "yaml" {
 			f.add(name, f.line.FindAllStringSubmatch(m[2], -1), true)
@@ -123,7 +124,7 @@ func (f *shownFinder) code(name, text string) error {
 		if !made {
 			return true
 		}
-		text = gluedVerb.ReplaceAllString(strings.ReplaceAll(text, "\\\n", " "), "$1 … ")
+		text = gluedVerb.ReplaceAllString(continued.ReplaceAllString(text, " "), "$1 … ")
 		text = verb.ReplaceAllString(text, "X")
 		f.add(name, f.quoted.FindAllStringSubmatch(text, -1), false)
 		f.add(name, f.start.FindAllStringSubmatch(text, -1), true)

@@ -2,8 +2,6 @@ package ui
 
 import (
 	"encoding/json"
-	"net"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -32,15 +30,11 @@ func (a registryAddress) URL() string {
 	return "https://" + a.Host
 }
 
-// RefusedByDocker says that Docker needs a setting of its daemon to use the registry, since it
-// speaks http by itself to addresses of the same machine only. No flag of its commands does that.
-func (a registryAddress) RefusedByDocker() bool {
-	host, _, err := net.SplitHostPort(a.Host)
-	if err != nil {
-		host = strings.Trim(a.Host, "[]")
-	}
-	ip, err := netip.ParseAddr(host)
-	return a.Plain && host != "localhost" && (err != nil || !ip.IsLoopback())
+// Push returns the commands by which Docker makes a repository with its first push, on a machine
+// where nothing was pulled yet.
+func (a registryAddress) Push(repository string) string {
+	ref := a.Host + "/" + repository + ":latest"
+	return "docker pull alpine:latest\ndocker tag alpine:latest " + ref + "\ndocker push " + ref
 }
 
 // whenPlain returns a flag that clients need for http, "" over https.

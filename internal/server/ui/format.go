@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 )
 
@@ -22,9 +23,11 @@ var functions = template.FuncMap{
 	"list":    func(list ...string) []string { return list },
 	"age":     func(age string) string { return ages[age] },
 	"kind":    kind,
-	"kindof":  kindOf,
-	"day":     day,
-	"list64":  func(a int64, b *int64) []int64 { return []int64{a, *b} },
+	// What Docker needs to use the registry at an address.
+	"dockersetting": api.DockerSetting,
+	"kindof":        kindOf,
+	"day":           day,
+	"list64":        func(a int64, b *int64) []int64 { return []int64{a, *b} },
 	"policylist": func(p place, rows []policyRow) any {
 		return struct {
 			Place place

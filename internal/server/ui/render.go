@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -106,8 +107,8 @@ func (q *request) showStatus(status int, name string, p page) error {
 		p.Path = q.URL.Path
 	}
 	p.Account, p.Operator = q.account(), q.operator()
-	if a := q.registryAddress(); a.RefusedByDocker() {
-		p.OnlyInsecure = a.Host
+	if u, err := url.Parse(q.registryAddress().URL()); err == nil {
+		p.OnlyInsecure = api.DockerRefuses(u)
 	}
 	if p.Heading == "" {
 		p.Heading = p.Title

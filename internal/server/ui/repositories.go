@@ -62,7 +62,7 @@ func showRepositories(q *request) error {
 	t.head(q.columns(sort, keep, [][2]string{{"name", "Repository"}, {"-created", "Created"}}))
 	p := q.repositoriesPage(t.CountsPulls())
 	p.Data = repositoriesData{
-		Query: q.query("q"), Namespace: q.query("namespace"), Sort: sort, Host: q.registryAddress().Host, Table: t, Pages: q.pagesOf(keep, list.NextPage),
+		Query: q.query("q"), Namespace: q.query("namespace"), Sort: sort, Address: q.registryAddress(), Table: t, Pages: q.pagesOf(keep, list.NextPage),
 	}
 	p.Same = []same{command("purser repo list"), call("GET", "/repository?statistics=true")}
 	return q.show("repositories", p)
@@ -89,13 +89,14 @@ func showNamespaces(q *request) error {
 		return err
 	}
 	type data struct {
-		Query, Host string
-		Namespaces  []namespaceRow
-		Pages       pages
+		Query      string
+		Address    registryAddress
+		Namespaces []namespaceRow
+		Pages      pages
 	}
 	return q.show("namespaces", page{
 		Title: "Namespaces", Section: "namespaces", Lead: "A namespace is the first part of its repositories' names. Policies, quotas, teams and robots belong to it.",
-		Data: data{q.query("q"), q.registryAddress().Host, list.Namespaces, q.pagesOf(q.keep("q"), list.NextPage)},
+		Data: data{q.query("q"), q.registryAddress(), list.Namespaces, q.pagesOf(q.keep("q"), list.NextPage)},
 		Same: []same{command("purser namespace list"), call("GET", "/organization")},
 	})
 }

@@ -91,14 +91,15 @@ func (q *request) showTags(n *notice) error {
 	}
 	keep := q.keep("q", "unused", "sort")
 	type data struct {
-		Info                               repositoryInfo
-		Host, Query, Unused, Sort, Refused string
-		Columns                            []column
-		Tags                               []tagRow
-		Pages                              pages
-		Clients                            []client
-		MayDelete                          bool
-		Plot                               *plot // of pulls, nil if there is nothing to show
+		Info                         repositoryInfo
+		Query, Unused, Sort, Refused string
+		Address                      registryAddress
+		Columns                      []column
+		Tags                         []tagRow
+		Pages                        pages
+		Clients                      []client
+		MayDelete                    bool
+		Plot                         *plot // of pulls, nil if there is nothing to show
 	}
 	var pulls *plot
 	if q.query("page") == "" && refused == "" {
@@ -118,7 +119,7 @@ func (q *request) showTags(n *notice) error {
 		return err
 	}
 	p.Data = data{
-		Info: info, Host: q.registryAddress().Host, Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
+		Info: info, Address: q.registryAddress(), Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
 		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
 		Clients: shown, MayDelete: q.mayDelete(place{repository: repository}), Plot: pulls,
 	}

@@ -77,12 +77,13 @@ func (p recentPulls) Text() string {
 
 // repositoriesData is what the page of repositories shows.
 type repositoriesData struct {
-	Query, Namespace, Sort, Host string
-	Show, Days                   string
-	Refused                      string // why there is no list
-	Since                        string // the first day that a list by pulls examined, "" if nothing was counted
-	Table                        repositoryTable
-	Pages                        pages
+	Query, Namespace, Sort string
+	Address                registryAddress
+	Show, Days             string
+	Refused                string // why there is no list
+	Since                  string // the first day that a list by pulls examined, "" if nothing was counted
+	Table                  repositoryTable
+	Pages                  pages
 }
 
 // repositoriesPage returns the frame of the page of repositories. The lists by pulls have tabs if
@@ -101,7 +102,7 @@ func (q *request) repositoriesPage(pulls bool) page {
 
 // showTopRepositories lists the repositories that were pulled most.
 func showTopRepositories(q *request) error {
-	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Host: q.registryAddress().Host, Days: oneOf(q.query("days"), "7", "1", "30", "90")}
+	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Address: q.registryAddress(), Days: oneOf(q.query("days"), "7", "1", "30", "90")}
 	var list struct {
 		Since        *string `json:"since"`
 		Repositories []struct {
@@ -145,7 +146,7 @@ const unpulledAnswers, unpulledRows = 5, 50
 
 // showUnpulledRepositories lists the repositories that nobody has pulled.
 func showUnpulledRepositories(q *request) error {
-	d := repositoriesData{Show: "unpulled", Namespace: q.query("namespace"), Host: q.registryAddress().Host, Days: oneOf(q.query("days"), "3660", "30", "90", "365")}
+	d := repositoriesData{Show: "unpulled", Namespace: q.query("namespace"), Address: q.registryAddress(), Days: oneOf(q.query("days"), "3660", "30", "90", "365")}
 	query := url.Values{"days": {d.Days}, "limit": {strconv.Itoa(unpulledRows)}}
 	for from, to := range map[string]string{"namespace": "namespace", "page": "next_page"} {
 		if value := q.query(from); value != "" {

@@ -96,8 +96,12 @@ func robotState(r api.RobotView) string {
 // to log in takes the secret from standard input, so that the secret gets into no list of
 // processes.
 func printRobotSecret(cmd *cobra.Command, c *api.Client, format *command.Format, done string, r api.RobotView) error {
-	return printSecret(cmd, format, r, "%s robot %s.\nIts secret, which isn't told again: %s\nTo log in, give it on standard input:\n  docker login %s --username %s --password-stdin\n",
-		done, r.Name, r.Token, c.Server().Host, r.Name)
+	hint := ""
+	if address := api.DockerRefuses(c.Server()); address != "" {
+		hint = "Docker uses this address over http only if its daemon.json has " + api.DockerSetting(address) + "\n"
+	}
+	return printSecret(cmd, format, r, "%s robot %s.\nIts secret, which isn't told again: %s\nTo log in, give it on standard input:\n  docker login %s --username %s --password-stdin\n%s",
+		done, r.Name, r.Token, c.Server().Host, r.Name, hint)
 }
 
 func robotCreateCommand(src *command.Source) *cobra.Command {

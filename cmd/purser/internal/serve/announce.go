@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/url"
 	"path/filepath"
 	"strings"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/config"
 )
 
@@ -36,6 +38,9 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) 
 	}
 	text += fmt.Sprintf("  access    %s\n", cfg.Access())
 	text += access.text(host)
+	if u, err := url.Parse(cmp.Or(cfg.HTTP.ExternalURL, socks.url())); err == nil && api.DockerRefuses(u) != "" {
+		text += "  http      Docker uses this address over http only if its daemon.json has " + api.DockerSetting(host) + "\n"
+	}
 	text += fmt.Sprintf("  push      docker pull alpine && docker tag alpine %[1]s/alpine && docker push %[1]s/alpine\n", host)
 	if _, err := io.WriteString(out, text); err != nil {
 		return fmt.Errorf("telling that the registry is ready: %w", err)
