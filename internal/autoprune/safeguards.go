@@ -93,7 +93,7 @@ func (f SafeguardForm) String() string {
 		texts = append(texts, fmt.Sprintf("never below %d", f.NeverBelow))
 	}
 	if len(f.RequireReporter) > 0 {
-		texts = append(texts, "only while "+strings.Join(f.RequireReporter, " and ")+" report")
+		texts = append(texts, "only with reports of "+strings.Join(f.RequireReporter, " and "))
 	}
 	if f.KeepUntagged != "" {
 		texts = append(texts, "untagged manifests stay "+f.KeepUntagged)

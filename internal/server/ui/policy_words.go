@@ -56,7 +56,7 @@ func wordsOf(v api.PolicyView) policyWords {
 		w.Limits = append(w.Limits, "leaves each repository at least its "+plural(v.NeverBelow, "newest tag", "newest tags"))
 	}
 	if len(v.RequireReporter) > 0 {
-		w.Limits = append(w.Limits, "only while "+clip(400, strings.Join(v.RequireReporter, " and "))+" report what is deployed")
+		w.Limits = append(w.Limits, "only while these report what is deployed: "+clip(400, strings.Join(v.RequireReporter, ", ")))
 	}
 	if v.KeepUntagged != "" {
 		w.Limits = append(w.Limits, "keeps manifests without tags for "+ageWords(v.KeepUntagged))

@@ -117,10 +117,10 @@ func unresolvedText(r hold.Reporter) string {
 	}
 	text := humanize.Comma(r.Unresolved)
 	for i, image := range r.UnresolvedFirst {
-		text += []string{": ", ", "}[min(i, 1)] + command.Printable(image)
+		text += []string{": ", "; "}[min(i, 1)] + command.Printable(image)
 	}
 	if r.Unresolved > int64(len(r.UnresolvedFirst)) {
-		text += ", …"
+		text += "; …"
 	}
 	return text
 }
