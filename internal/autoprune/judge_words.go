@@ -68,7 +68,11 @@ func (j *judging) ofPolicy() (list []Warning) {
 		verb = "deletes, once they are old enough,"
 	}
 	add(SelectsLatest, j.latest, "it %s %s with the name latest", verb, count(j.latest.n, "tag"))
-	add(SelectsReleases, j.releases, "it %s %s that are releases", verb, count(j.releases.n, "tag"))
+	are := "are releases"
+	if j.releases.n == 1 {
+		are = "is a release"
+	}
+	add(SelectsReleases, j.releases, "it %s %s that %s", verb, count(j.releases.n, "tag"), are)
 	if j.selected*2 > j.tags {
 		list = append(list, Warning{Code: SelectsMost, Number: j.selected, Text: fmt.Sprintf("it would delete %d of %s now, more than half", j.selected, count(j.tags, "tag"))})
 	}

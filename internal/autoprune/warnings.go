@@ -128,7 +128,7 @@ func (p Policy) typed() (list []Warning) {
 func inWords(age Age) string {
 	d := age.Duration()
 	if d%time.Minute != 0 {
-		return fmt.Sprintf("%d seconds", int64(d/time.Second))
+		return count(int64(d/time.Second), "second")
 	}
 	if d == time.Minute {
 		return "a minute, and not a month"
