@@ -120,6 +120,17 @@
 // later is as if it had come after the deletion. See package pullstats for the proof that no use
 // is overlooked.
 //
+// Mistyped policies. [Pruner.Judge] tells, by the tags that there are, what a policy surely wasn't
+// meant to do (judge.go). A client that saves a policy confirms that; a policy of another client isn't
+// judged again. Before the first batch of tags that a policy deletes in a namespace, judgeFirst judges
+// it once more. If there is a warning that nobody has confirmed, it stores that and gives up, and the
+// policy waits from then on (rests.go). The row is written under the lock of the task, as by
+// [Pruner.ConfirmRest].
+//
+// Silent reporters. A policy may require reporters of what is deployed. Without them it waits: load
+// looks for them, and stillReported looks again in each transaction that deletes, after it has the lock
+// of deletions and by the time of the statement. So a lease that ends in between deletes nothing.
+//
 // Wrong clocks. A worker claims nothing while clocks disagree or are in doubt (Options.Clock). A
 // repository's tags are judged at its snapshot's time; a snapshot whose time can't be right isn't
 // judged, and the run goes on in a later time slice. So it doesn't matter when the clock is set.

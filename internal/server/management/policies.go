@@ -307,13 +307,16 @@ func addPoliciesOf[L, C, I, U, D any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		target := any(in).(targeted).target()
+		target, version := any(in).(targeted).target(), any(in).(versioned).version()
+		if s, err := prune.Get(ctx, target, id); err == nil && version != 0 && s.Version != version {
+			return nil, prune.UpdateVersion(ctx, target, id, policy, version) // says that somebody has saved it
+		}
 		consent, err := a.consent(ctx, target, autoprune.Change{ID: id, Policy: &policy}, any(in).(confirming).confirm())
 		if err != nil {
 			return nil, err
 		}
 		return &policyUpdated{warningHeaders(append(autoprune.Sentences(consent.Warnings), warnings...))},
-			prune.UpdateConfirmed(ctx, target, id, policy, any(in).(versioned).version(), consent)
+			prune.UpdateConfirmed(ctx, target, id, policy, version, consent)
 	})
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
