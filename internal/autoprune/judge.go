@@ -1,11 +1,9 @@
 package autoprune
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
@@ -305,91 +303,4 @@ func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
 	if v, ok := parseVersion(t.Name); ok && !v.prerelease {
 		j.releases.add(name)
 	}
-}
-
-// coverage has the policies of a namespace before and after a change that may let others delete
-// what the policy kept from them.
-type coverage struct{ before, after *policies }
-
-// changed returns the policies of a namespace without what the change takes away, and with it; nil
-// if the change takes away nothing that may have kept a tag.
-func (j *judging) changed(l *policies) *coverage {
-	if j.old == nil || j.old.Problem != "" || j.old.Policy.guard.mode == Off {
-		return nil
-	}
-	old := j.old.Policy
-	if j.change.Policy == nil || j.change.Policy.guard.mode != old.guard.mode && j.change.Policy.guard.mode != "" {
-		gone := l.replace(j.old.ID, j.change.Policy)
-		return &coverage{before: l, after: gone}
-	}
-	// Without what keeps tags, both are the same: what the policy newly selects isn't uncovered.
-	before := *j.change.Policy
-	before.keep, before.guard.neverBelow = old.keep, old.guard.neverBelow
-	if before.Equal(*j.change.Policy) {
-		return nil
-	}
-	return &coverage{before: l.replace(j.old.ID, &before), after: l.replace(j.old.ID, j.change.Policy)}
-}
-
-// replace returns the policies with another one in place of one of them; nil: without that.
-func (l *policies) replace(id string, policy *Policy) *policies {
-	out := *l
-	change := func(list []Saved) (changed []Saved) {
-		for _, s := range list {
-			switch {
-			case s.ID != id:
-			case policy == nil:
-				continue
-			default:
-				s.Policy = *policy
-			}
-			changed = append(changed, s)
-		}
-		return changed
-	}
-	out.defaults, out.namespace = change(l.defaults), change(l.namespace)
-	out.repositories = make(map[int64][]Saved, len(l.repositories))
-	for repository, list := range l.repositories {
-		if list = change(list); len(list) > 0 {
-			out.repositories[repository] = list
-		}
-	}
-	return &out
-}
-
-// compare finds the tags that would be deleted after the change and not before.
-func (j *judging) compare(ctx context.Context, s *snapshot, c *coverage, target catalog.Repository) error {
-	judge := func(l *policies) (*Verdict, *tagReader, error) {
-		rules, saved := l.of(target)
-		rules.Now, rules.IgnoreWaits = s.Now, true
-		r := j.reader(s, target, saved)
-		v, err := Evaluate(rules, r.repository(ctx))
-		if err == nil {
-			r.verdicts = []*Verdict{v}
-		}
-		return v, r, err
-	}
-	before, read, err := judge(c.before)
-	if err != nil {
-		return err
-	}
-	after, reread, err := judge(c.after)
-	if err != nil {
-		return err
-	}
-	next, stop := iter.Pull2(read.tags(ctx))
-	defer stop()
-	for t, err := range reread.tags(ctx) {
-		same, old, there := next()
-		if err = cmp.Or(err, old); err != nil {
-			return err
-		}
-		if !there || same.Name != t.Name { // can't be: both read the same snapshot
-			return fmt.Errorf("judging %s: its tags are read in different orders", target.Path)
-		}
-		if after.Decide(t.tag).Delete && !before.Decide(same.tag).Delete {
-			j.uncovered.add(target.Path + ":" + t.Name)
-		}
-	}
-	return nil
 }

@@ -43,7 +43,7 @@ func (l *policies) uncoveredIn(repository int64) time.Time {
 // uncover lets policies wait for the grace period of a policy that is deleted or changed, if that may
 // let others delete what it kept. `now` is the policy as it shall be; nil: it is deleted.
 func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now *Policy) error {
-	if (&judging{old: &old, change: Change{ID: old.ID, Policy: now}}).changed(&policies{}) == nil {
+	if !old.uncovers(now) {
 		return nil
 	}
 	policy := old.Policy

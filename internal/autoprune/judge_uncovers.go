@@ -1,0 +1,153 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// coverage has the policies of a namespace before and after a change that may let policies delete
+// what the changed one kept from them.
+type coverage struct {
+	id            string // of the policy that is changed
+	before, after *policies
+	// kept are those after the change with what the policy kept before, nil if that is the same:
+	// what isn't deleted then and is deleted after the change, a keep rule has kept from the policy
+	// itself.
+	kept *policies
+}
+
+// keeps returns whether the policy keeps tags from others.
+func (p *Policy) keeps() bool { return len(p.keep) > 0 || p.guard.neverBelow > 0 }
+
+// uncovers returns whether a change of the policy may let others delete what it kept from them.
+func (s *Saved) uncovers(now *Policy) bool {
+	switch old := s.Policy; {
+	case s.Problem != "" || old.guard.mode == Off:
+		return false
+	case now == nil || now.guard.mode != old.guard.mode && now.guard.mode != "":
+		return true
+	case !slices.EqualFunc(old.keep, now.keep, keepRule.equal) || now.guard.neverBelow < old.guard.neverBelow:
+		return true
+	default: // its keep rules look at the tags that it selects
+		return old.keeps() && !old.sameRule(*now)
+	}
+}
+
+// changed returns the policies of a namespace before and after the change; nil if it can't let
+// others delete more.
+func (j *judging) changed(l *policies) *coverage {
+	if j.old == nil || !j.old.uncovers(j.change.Policy) {
+		return nil
+	}
+	c := &coverage{id: j.old.ID, before: l, after: l.replace(j.old.ID, j.change.Policy)}
+	if now := j.change.Policy; now != nil && now.guard.mode == j.old.Policy.guard.mode {
+		kept := *now
+		kept.keep, kept.guard.neverBelow = j.old.Policy.keep, j.old.Policy.guard.neverBelow
+		c.kept = l.replace(j.old.ID, &kept)
+	}
+	return c
+}
+
+// replace returns the policies with another one in place of one of them; nil: without that.
+func (l *policies) replace(id string, policy *Policy) *policies {
+	out := *l
+	change := func(list []Saved) (changed []Saved) {
+		for _, s := range list {
+			switch {
+			case s.ID != id:
+			case policy == nil:
+				continue
+			default:
+				s.Policy = *policy
+			}
+			changed = append(changed, s)
+		}
+		return changed
+	}
+	out.defaults, out.namespace = change(l.defaults), change(l.namespace)
+	out.repositories = make(map[int64][]Saved, len(l.repositories))
+	for repository, list := range l.repositories {
+		if list = change(list); len(list) > 0 {
+			out.repositories[repository] = list
+		}
+	}
+	return &out
+}
+
+// compare finds the tags that would be deleted after the change and not before.
+func (j *judging) compare(ctx context.Context, s *snapshot, c *coverage, target catalog.Repository) error {
+	before, err := j.lookAt(ctx, s, c.before, target)
+	if err != nil {
+		return err
+	}
+	defer before.stop()
+	after, err := j.lookAt(ctx, s, c.after, target)
+	if err != nil {
+		return err
+	}
+	defer after.stop()
+	kept := before
+	if c.kept != nil {
+		if kept, err = j.lookAt(ctx, s, c.kept, target); err != nil {
+			return err
+		}
+		defer kept.stop()
+	}
+	for {
+		name, then, more, err := after.next()
+		if err != nil || !more {
+			return err
+		}
+		same, old, _, err := before.next()
+		if err != nil {
+			return err
+		}
+		with := old
+		if c.kept != nil {
+			if _, with, _, err = kept.next(); err != nil {
+				return err
+			}
+		}
+		if same != name { // can't be: all read the same snapshot
+			return fmt.Errorf("judging %s: its tags are read in different orders", target.Path)
+		}
+		byOthers := false
+		for i := range then.Policies.All() {
+			byOthers = byOthers || after.saved[i].ID != c.id
+		}
+		if then.Delete && (byOthers && !old.Delete || c.kept != nil && !with.Delete) {
+			j.uncovered.add(target.Path + ":" + name)
+		}
+	}
+}
+
+// look goes through a repository's tags with a verdict on them.
+type look struct {
+	saved []Saved
+	next  func() (name string, d Decision, more bool, err error)
+	stop  func()
+}
+
+// lookAt judges a repository by policies, as if none of them waited.
+func (j *judging) lookAt(ctx context.Context, s *snapshot, l *policies, target catalog.Repository) (*look, error) {
+	rules, saved := l.of(target)
+	rules.Now, rules.IgnoreWaits = s.Now, true
+	r := j.reader(s, target, saved)
+	v, err := Evaluate(rules, r.repository(ctx))
+	if err != nil {
+		return nil, err
+	}
+	r.verdicts = []*Verdict{v}
+	next, stop := iter.Pull2(r.tags(ctx))
+	return &look{saved: saved, stop: stop, next: func() (string, Decision, bool, error) {
+		t, err, more := next()
+		if err != nil || !more {
+			return "", Decision{}, false, err
+		}
+		return t.Name, v.Decide(t.tag), true, nil
+	}}, nil
+}
