@@ -167,11 +167,12 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 	} else {
 		err = j.namespace(ctx, u.task.namespace)
 	}
-	if err != nil && !errors.Is(err, errTimeOver) {
+	// What it hasn't looked at in its time tells nothing against the policy.
+	if j.partial = errors.Is(err, errTimeOver); err != nil && !j.partial {
 		return false, err
 	}
 	known := u.policies.restOf(s).Confirmed
-	found := Unconfirmed(j.warnings(), slices.Concat(s.Confirmed, known))
+	found := Unconfirmed(j.warnings(), slices.Concat(s.Confirmed, known, []WarningCode{NotAllJudged}))
 	if err := u.storeJudged(ctx, s, found); err != nil {
 		return false, err
 	}
