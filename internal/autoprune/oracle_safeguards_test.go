@@ -205,10 +205,6 @@ func drawOracleSafeguards(t *rapid.T) (text string) {
 		text += draw(t, `, "maxDeleted": 1`, `, "maxDeleted": 2`, `, "maxDeleted": 4`, `, "maxDeleted": 9`, `, "maxDeletedPercent": 1`,
 			`, "maxDeletedPercent": 20`, `, "maxDeletedPercent": 45`, `, "maxDeletedPercent": 100`, `, "maxDeleted": 3, "maxDeletedPercent": 30`)
 	}
-	if often(t, 4) {
-		text += draw(t, `, "requireReporter": null`, `, "requireReporter": ["prod-eu"]`, `, "requireReporter": ["prod-us", "prod-eu"]`,
-			`, "requireReporter": ["quiet"]`, `, "requireReporter": ["prod-us", "never"]`)
-	}
 	if often(t, 5) {
 		var windows []string
 		for range rapid.IntRange(1, 2).Draw(t, "windows") {
@@ -216,6 +212,10 @@ func drawOracleSafeguards(t *rapid.T) (text string) {
 				draw(t, 0, 0, 0, 1, 2, 5), draw(t, "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Kiritimati")))
 		}
 		text += `, "windows": [` + strings.Join(windows, ", ") + `]`
+	}
+	if often(t, 12) {
+		text += draw(t, `, "requireReporter": null`, `, "requireReporter": ["prod-eu"]`, `, "requireReporter": ["prod-us", "prod-eu"]`,
+			`, "requireReporter": ["quiet"]`, `, "requireReporter": ["prod-us", "never"]`)
 	}
 	return text
 }

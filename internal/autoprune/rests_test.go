@@ -170,9 +170,10 @@ func TestRequireReporter(t *testing.T) {
 func TestReporterEndsDuringRun(t *testing.T) {
 	t.Parallel()
 	var r *registry
+	since := time.Now().Add(-1000 * time.Hour)
 	r = setup(t, func(o *autoprune.Options) {
 		o.Pulls = func(context.Context) (autoprune.PullRecord, error) {
-			return autoprune.PullRecord{Since: time.Now().Add(-1000 * time.Hour)}, nil
+			return autoprune.PullRecord{Since: since}, nil
 		}
 		o.Used = func(context.Context, int64, []*autoprune.Tag) error { return nil }
 		o.Settle = func(context.Context) error { // just before the deletion
