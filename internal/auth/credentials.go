@@ -99,7 +99,9 @@ func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (
 	err := tx.QueryRow(ctx, `
 		WITH oldest AS (
 			SELECT id FROM credentials WHERE account_id = @account AND kind = @kind AND (kind IN ('refresh', 'federated') OR expires_at < now())
-			ORDER BY created_at DESC OFFSET @keep
+			-- The title is a client's or a pipeline's: one that asks all the time ends no other's.
+			WINDOW same AS (PARTITION BY title, COALESCE(expires_at < now(), false) ORDER BY created_at DESC)
+			ORDER BY COALESCE(expires_at < now(), false), row_number() OVER same, created_at DESC OFFSET @keep
 		), gone AS (
 			DELETE FROM credentials WHERE id IN (SELECT id FROM oldest)
 		)

@@ -42,3 +42,38 @@ func TestOldestTokensEnd(t *testing.T) {
 		t.Errorf("the secrets of pipelines get %d, want %d", federated, want)
 	}
 }
+
+// TestTokensEndWithinTheirClient: one pipeline asks for the secrets of a robot again and again, and ends
+// its own oldest ones, and not that of a quiet pipeline.
+func TestTokensEndWithinTheirClient(t *testing.T) {
+	t.Parallel()
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Most = auth.Most{RefreshTokens: 3, FederatedTokens: 3} })
+	if _, _, err := r.Auth.CreateRobot(t.Context(), "acme", "ci", "", auth.Limits{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	var secrets []string
+	for _, subject := range []string{"quiet", "loud", "loud", "loud", "loud", "loud"} {
+		secret, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", subject, time.Now().Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets = append(secrets, secret)
+	}
+	for _, secret := range secrets {
+		got = append(got, r.Do(t, "GET", "/v2/", "", servertest.Basic("acme+ci", secret)...).StatusCode)
+	}
+	if want := []int{200, 401, 401, 401, 200, 200}; !slices.Equal(got, want) {
+		t.Errorf("the secrets get %d, want %d", got, want)
+	}
+	// What is over makes room first.
+	r.Exec(t, "UPDATE credentials SET expires_at = now() - interval '1 s' WHERE title = 'quiet'")
+	if _, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", "loud", time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for i, secret := range secrets[4:] {
+		if a := r.Do(t, "GET", "/v2/", "", servertest.Basic("acme+ci", secret)...); a.StatusCode != 200 {
+			t.Errorf("secret %d: %d", i+4, a.StatusCode)
+		}
+	}
+}
