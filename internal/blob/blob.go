@@ -228,13 +228,23 @@ type Writer interface {
 	// Finish.
 	Finish(ctx context.Context) (key string, err error)
 
+	// Former returns, after Save, the keys of objects that held the acknowledged bytes before and
+	// hold none any more. The caller deletes them when the row has the new state; otherwise
+	// they would stay until the upload ends, and nothing would count them.
+	Former() []string
+
+	// Discard makes Close remove what this Writer has stored, although Save or Finish succeeded.
+	// The caller calls it when it is certain that no row names what Save or Finish returned.
+	Discard()
+
 	// Leftovers returns, after Finish, whether the store may have other objects of this upload
 	// than the finished object. If so, the caller must delete them with DeleteUpload after it
 	// has committed the key.
 	Leftovers() bool
 
 	// Close releases the Writer's locks and memory. It may be called at any time and more than
-	// once. It keeps everything that a saved state describes.
+	// once. It keeps everything that a saved state describes. If neither Save nor Finish has
+	// succeeded, it removes what this Writer has stored, as far as the store lets it do so soon.
 	Close() error
 }
 

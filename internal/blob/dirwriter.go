@@ -31,8 +31,9 @@ type dirWriter struct {
 	given   State // as stored in the upload's row
 	numbers Numbers
 
-	state dirState
-	size  int64 // acknowledged bytes
+	state  dirState
+	former string // state.Key before Save; "": nothing was saved
+	size   int64  // acknowledged bytes
 
 	f       *os.File // the object being written to; nil until the first byte
 	key     string   // the key of f
@@ -361,12 +362,13 @@ func (w *dirWriter) Save(context.Context) (State, error) {
 	if err := w.sync(); err != nil {
 		return nil, w.fail("saving", err)
 	}
+	former := w.state.Key
 	w.state.Key = w.key
 	state, err := json.Marshal(w.state)
 	if err != nil {
 		return nil, w.fail("saving", err)
 	}
-	w.kept = true
+	w.kept, w.former = true, former
 	_ = w.fail("writing to", errEnded)
 	return state, nil
 }
@@ -407,6 +409,18 @@ func (w *dirWriter) sync() error {
 	}
 	return nil
 }
+
+// Former implements Writer. A request that has lost the upload may still write to the old object.
+// It can't save these bytes, and the file system frees them when it closes the file.
+func (w *dirWriter) Former() []string {
+	if w.former == "" || w.former == w.state.Key {
+		return nil
+	}
+	return []string{w.former}
+}
+
+// Discard implements Writer.
+func (w *dirWriter) Discard() { w.kept = false }
 
 // Leftovers implements Writer.
 func (w *dirWriter) Leftovers() bool { return w.state.Left }

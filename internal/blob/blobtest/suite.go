@@ -51,6 +51,7 @@ func Run(t *testing.T, b Backend) {
 		{"SaveNothing", saveNothing},
 		{"FinishTwice", finishTwice},
 		{"FinishAgainWithOtherBytes", finishAgainWithOtherBytes},
+		{"FailuresLeaveNothing", failuresLeaveNothing},
 		{"ClaimFails", claimFails},
 		{"Stalled", stalled},
 		{"StalledFinish", stalledFinish},
@@ -353,6 +354,40 @@ func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 			key := u.Complete(t, s, Bytes(4, 1000))
 			only(t, b, u.Base, key)
 		})
+	}
+}
+
+// failuresLeaveNothing continues an upload again and again, saves it, or fails before or after it has
+// finished the upload. However often that happens, the store has no more objects than the upload needs:
+// one for its parts, and one for the bytes behind them.
+func failuresLeaveNothing(t *testing.T, b Backend) {
+	s := b.Open(t)
+	for _, size := range b.Sizes {
+		for _, more := range []int{1, b.Part + 1000} {
+			t.Run(fmt.Sprintf("%d+%d", size, more), func(t *testing.T) {
+				t.Parallel()
+				u := NewUpload()
+				u.Append(t, s, Bytes(1, size))
+				for i := range 3 {
+					for name, end := range map[string]func(a *Attempt) error{
+						"save":   func(a *Attempt) error { return a.Save(t.Context()) },
+						"fail":   func(*Attempt) error { return nil },
+						"finish": func(a *Attempt) error { _, err := a.Finish(t.Context()); a.Discard(); return err },
+					} {
+						a := u.Begin(t, s)
+						a.MustWrite(t, Bytes(uint64(i), more))
+						if err := end(a); err != nil {
+							t.Fatalf("%s: %v", name, err)
+						}
+						a.MustClose(t)
+						if keys := b.Keys(t, u.Base); len(keys) > 2 {
+							t.Fatalf("after %s the upload has the objects %q", name, keys)
+						}
+					}
+				}
+				only(t, b, u.Base, u.Complete(t, s, []byte("end")))
+			})
+		}
 	}
 }
 

@@ -63,6 +63,7 @@ type Attempt struct {
 	Claims int // how often the store called claim
 
 	u     *Upload
+	s     blob.Store
 	token int
 	data  content // the acknowledged bytes, then those written
 }
@@ -71,7 +72,7 @@ type Attempt struct {
 // returns an error, the Attempt has no Writer.
 func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	u.mu.Lock()
-	a := &Attempt{u: u, data: slices.Clone(u.acked)}
+	a := &Attempt{u: u, s: s, data: slices.Clone(u.acked)}
 	seen, state := u.version, slices.Clone(u.state)
 	u.mu.Unlock()
 	var err error
@@ -118,29 +119,36 @@ func (a *Attempt) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Save calls the Writer's Save, and stores the returned state and the new size in the model's
-// row. It returns ErrFenced if a newer attempt has claimed the upload.
+// Save calls the Writer's Save, stores the returned state and the new size in the model's row,
+// and deletes the former objects. It returns ErrFenced, and discards what was stored, if a newer
+// attempt has claimed the upload.
 func (a *Attempt) Save(ctx context.Context) error {
 	state, err := a.Writer.Save(ctx)
 	if err != nil {
 		return err
 	}
 	a.u.mu.Lock()
-	defer a.u.mu.Unlock()
 	if a.u.key != "" || a.u.token != a.token {
+		a.u.mu.Unlock()
+		a.Discard()
 		return blob.ErrFenced
 	}
 	a.u.version++
 	a.u.state, a.u.acked = state, a.data
+	a.u.mu.Unlock()
+	if former := a.Former(); len(former) > 0 {
+		return a.s.Delete(ctx, former)
+	}
 	return nil
 }
 
-// Commit stores the key from Finish in the model's row. It returns ErrFenced if a newer
-// attempt has claimed the upload.
+// Commit stores the key from Finish in the model's row. It returns ErrFenced, and discards what was
+// stored, if a newer attempt has claimed the upload.
 func (a *Attempt) Commit(key string) error {
 	a.u.mu.Lock()
 	defer a.u.mu.Unlock()
 	if a.u.key != "" || a.u.token != a.token {
+		a.Discard()
 		return blob.ErrFenced
 	}
 	a.u.key, a.u.acked = key, a.data

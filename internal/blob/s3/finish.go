@@ -24,6 +24,12 @@ func (w *writer) Save(ctx context.Context) (blob.State, error) {
 	if err != nil {
 		return nil, w.fail("saving", w.blame(ctx, err))
 	}
+	w.kept = true
+	for _, key := range w.named() {
+		if key != w.st.Tail && (w.st.Multipart == nil || key != w.st.Multipart.Key) {
+			w.former = append(w.former, key)
+		}
+	}
 	_ = w.fail("writing to", errEnded)
 	return st, nil
 }
@@ -63,6 +69,7 @@ func (w *writer) Finish(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", w.fail("finishing", w.blame(ctx, err))
 	}
+	w.kept = true
 	_ = w.fail("writing to", errEnded)
 	return key, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -64,6 +65,11 @@ type writer struct {
 	block     int   // how many numbers to take next
 	partName  int64 // a number that this attempt used for a part, and no object has; -1: none
 	took      bool  // this attempt has taken a number, so its successor will notice it
+
+	made   []string // keys of objects that this writer has put
+	former []string // see Former
+	kept   bool     // Save or Finish succeeded, so what was made must not be removed
+	closed bool
 
 	err error // the first failure, or why nothing more may be written
 }
@@ -454,6 +460,7 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 	if key, err = w.objectKey(ctx); err != nil {
 		return "", err
 	}
+	w.made = append(w.made, key) // also if the answer of the service is lost
 	data := &body{b: &w.buf}
 	defer data.close()
 	opts := minio.PutObjectOptions{ContentType: octetStream}
@@ -468,6 +475,52 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 		return "", fmt.Errorf("storing object %s: %w", key, err)
 	}
 	return key, nil
+}
+
+// named returns the keys of the objects that the state in the upload's row names.
+func (w *writer) named() (keys []string) {
+	var st state
+	if len(w.given) == 0 || json.Unmarshal(w.given, &st) != nil {
+		return nil
+	}
+	if st.Tail != "" {
+		keys = append(keys, st.Tail)
+	}
+	if st.Multipart != nil {
+		keys = append(keys, st.Multipart.Key)
+	}
+	return keys
+}
+
+// Former implements blob.Writer.
+func (w *writer) Former() []string { return w.former }
+
+// Discard implements blob.Writer.
+func (w *writer) Discard() { w.kept = false }
+
+// removeTime limits how long Close tries to remove what the writer has stored. What it can't remove
+// stays until the upload ends.
+const removeTime = 5 * time.Second
+
+// remove removes what this writer has stored, and no row names: the objects that it has put, and its
+// multipart upload with the object, if it has begun one.
+func (w *writer) remove() error {
+	keys, mp := w.made, w.st.Multipart
+	w.made = nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), removeTime)
+	defer cancel()
+	var errs []error
+	if mp != nil && !slices.Contains(w.named(), mp.Key) {
+		err := w.s.core.AbortMultipartUpload(ctx, w.s.bucket, w.s.name(mp.Key), mp.ID)
+		if err != nil && code(err) != minio.NoSuchUpload {
+			errs = append(errs, fmt.Errorf("aborting the multipart upload of object %s: %w", mp.Key, err))
+		}
+		keys = append(keys, mp.Key) // it may have been completed
+	}
+	if len(keys) > 0 {
+		errs = append(errs, w.s.Delete(ctx, keys))
+	}
+	return errors.Join(errs...)
 }
 
 const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -489,5 +542,9 @@ func (w *writer) Close() error {
 	w.mem.Give(w.taken)
 	w.taken = 0
 	_ = w.fail("writing to", errEnded)
-	return nil
+	if w.closed || w.kept {
+		return nil
+	}
+	w.closed = true
+	return w.remove()
 }

@@ -92,6 +92,14 @@ func (a *API) commit(c *call, d oci.Digest) error {
 			}
 		}
 		if small {
+			if !same { // the whole content is in memory
+				h := d.Algorithm().New()
+				h.Write(ss.tail)
+				if actual := oci.FromHash(d.Algorithm(), h); actual != d {
+					return digestMismatch(d, actual)
+				}
+				same = true
+			}
 			if err := ss.storeTail(ctx); err != nil {
 				return err
 			}
@@ -102,16 +110,18 @@ func (a *API) commit(c *call, d oci.Digest) error {
 		}
 		if !same {
 			if err := a.verify(ctx, key, d); err != nil {
+				ss.w.Discard()
 				return err
 			}
 		}
 		err = a.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
 		ss.settled = err == nil
-		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
+		if _, refused := errors.AsType[*oci.Error](err); refused {
 			// CommitUpload has changed nothing. Maybe the upload's row is gone; then no worker
-			// would ever delete the object that this request has just written. No other request
-			// uses the object's storage key, so it is safe to delete the object here.
-			return errors.Join(err, a.store.Delete(ctx, []string{key}))
+			// would ever delete the object that this request has just written. Otherwise each
+			// repeat of the request would leave another one, and no quota would count it. No other
+			// request uses the object's storage key.
+			ss.w.Discard()
 		}
 		return err
 	})
@@ -361,13 +371,26 @@ func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error)
 		ss.in.saved, ss.settled = true, true
 		ss.api.uploads.remember(u)
 	}
+	if ss.w == nil {
+		return u, err
+	}
+	if errors.Is(err, catalog.ErrUploadMoved) {
+		ss.w.Discard()
+	}
+	if former := ss.w.Former(); err == nil && len(former) > 0 {
+		if err := ss.api.store.Delete(ctx, former); err != nil {
+			ss.api.log.WarnContext(ctx, "an upload keeps bytes that it needs no more until it ends", "upload", ss.u.ID, "error", err)
+		}
+	}
 	return u, err
 }
 
 // close ends the session, and with it the promise of room.
 func (ss *session) close(ctx context.Context) {
 	if ss.w != nil {
-		ss.w.Close() //nolint:errcheck // everything that matters is saved or finished
+		if err := ss.w.Close(); err != nil { // everything that matters is saved or finished
+			ss.api.log.InfoContext(ctx, "what an upload's request has stored stays until the upload ends", "upload", ss.u.ID, "error", err)
+		}
 	}
 	if ss.promise == nil {
 		return
