@@ -1,0 +1,28 @@
+package ui_test
+
+import (
+	"testing"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// TestPresetsInTheEditor: a new policy can start with a preset, by a link, and is saved as any other.
+func TestPresetsInTheEditor(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t)
+	r.tags(t, "acme/web", 3)
+	const home = "/ui/namespaces/acme/-/policies"
+	page := r.page(t, 200, home+"/new")
+	for _, p := range autoprune.Presets {
+		want(t, page, `href="`+home+`/new?preset=`+p.Name+`"`, p.Title)
+		form := editor(t, r.page(t, 200, home+"/new?preset="+p.Name))
+		r.send(t, home+"/preview", form).WantStatus(t, 200)
+		r.send(t, home+"/new", form).WantStatus(t, 303)
+	}
+	saved := r.policies(t, "/organization/acme")
+	if len(saved) != len(autoprune.Presets) || saved[2].GroupBy != autoprune.BranchPattern {
+		t.Errorf("the policies are %+v", saved)
+	}
+	page = r.page(t, 200, home)
+	want(t, page, "of each group by", "Deletes no tags; manifests without tags stay for 2 weeks")
+}
