@@ -2,11 +2,8 @@ package autoprune
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/hold"
 )
@@ -34,12 +31,11 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 		return err
 	}
 	var name string
-	err = j.p.db.Pool.QueryRow(ctx, "SELECT name FROM live_namespaces WHERE id = $1", namespace).Scan(&name)
-	if errors.Is(err, pgx.ErrNoRows) { // it was deleted meanwhile
-		return nil
-	}
-	if err != nil {
+	if err := j.p.db.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT name FROM live_namespaces WHERE id = $1), '')", namespace).Scan(&name); err != nil {
 		return fmt.Errorf("looking for reporters: %w", err)
+	}
+	if name == "" { // it was deleted meanwhile
+		return nil
 	}
 	j.unreported.add(name)
 	return nil
