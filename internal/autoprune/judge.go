@@ -46,7 +46,7 @@ func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]Warning, erro
 		policy := *c.Policy
 		j.policy = &policy
 		j.begin()
-		if policy.guard.mode == Off {
+		if policy.guard.mode == Off || policy.method == UntaggedManifests { // it deletes no tag
 			j.policy = nil
 		}
 	}

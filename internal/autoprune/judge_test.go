@@ -144,3 +144,18 @@ func TestJudgeUncoversDefaults(t *testing.T) {
 		t.Errorf("deleting the last policy uncovers %+v", w)
 	}
 }
+
+// TestJudgeUntagged: a policy that deletes no tag selects neither latest nor most tags.
+func TestJudgeUntagged(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.repository("app/web")
+	for _, tag := range []string{"latest", "v1.0.0"} {
+		r.tag(web, tag, tag, 1000*day)
+	}
+	p := policy(t, `{"method": "untagged", "olderThan": "14d"}`)
+	found, err := r.pruner.Judge(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.Change{Policy: &p})
+	if r.must(err); len(found) != 0 {
+		t.Errorf("the policy is warned of: %+v", found)
+	}
+}
