@@ -410,6 +410,11 @@ func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, e
 		}
 		f.From = f.From.AddDate(0, 0, -aggregatedDays)
 	}
+	done, err := a.turn(ctx) // it may read a million entries, by a connection that pushes need
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	list, all, err := a.opt.Audit.Aggregate(ctx, f)
 	if err != nil {
 		return nil, err
