@@ -17,12 +17,13 @@ type Most struct {
 	Teams           int // of a namespace; default 1,000
 	TeamMembers     int // of a team, without those whom a group has made members; default 10,000
 	Tokens          int // personal tokens of an account, secrets of a robot; default 100
-	RefreshTokens   int // of an account, a further one ends the oldest; default 100
-	FederatedTokens int // of a robot, a further one ends the oldest; default 2000
+	RefreshTokens   int // of an account, a further one ends the oldest of the client with most; default 100
+	FederatedTokens int // of a robot, a further one ends the oldest of the pipeline with most; default 2000
 	FederationRules int // of a robot; default 50
 	// Permissions is how many roles accounts and teams may have in a repository, and how many in a
 	// whole namespace. A namespace with its repositories may have a hundred times as many, an
-	// account or a team in such a namespace ten times. Default 1000.
+	// account or a team in such a namespace ten times; these two limits refuse no role in the
+	// namespace itself, so that who administers a repository can't exhaust the namespace's. Default 1000.
 	Permissions int
 }
 
@@ -81,6 +82,8 @@ func (s *Store) checkPermissions(ctx context.Context, tx pgx.Tx, r Resource, nam
 		return err
 	case place > most:
 		return tooManyPermissions(cmp.Or(r.Repository, "namespace "+r.Namespace), most)
+	case repository == nil:
+		return nil
 	case own > permissionsOfGrantee*most:
 		return tooManyPermissions("an account or a team, in a namespace with its repositories,", permissionsOfGrantee*most)
 	case all > permissionsOfNamespace*most:
