@@ -42,6 +42,7 @@ func TestContainerImage(t *testing.T) {
 	r := startRegistry(t, options{})
 	ref := r.Ref("tools/purser", "v1.2.3")
 	crane.Run("push", out, ref)
+	systemClient(t, "skopeo").Run("copy", "--all", "--dest-tls-verify=false", "oci:"+out+":v1.2.3", "docker://"+ref)
 	if digest := crane.Run("digest", ref); !strings.Contains(printed, digest) {
 		t.Errorf("pushed %s, but the registry has %s", printed, digest)
 	}

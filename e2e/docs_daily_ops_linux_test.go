@@ -139,6 +139,33 @@ func TestOpsDocsGarbageCollection(t *testing.T) {
 	d.command("purser tag list library/app | grep v1")
 }
 
+// TestOpsDocsChecking loses the blob of an image, as the page does, and pushes the image again.
+func TestOpsDocsChecking(t *testing.T) {
+	d := newDaily(t, "docs/checking.md")
+	d.push("team/app:v1", "other/app:v1")
+	layers, err := d.im.known["team/app:v1"].Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, err := layers[0].Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(objectFiles(t, d.path("purser"))[lost.String()]); err != nil {
+		t.Fatal(err)
+	}
+	d.exits["purser check"] = 4
+	blocks := d.Section(d.blocks[0].section)
+	d.expect(d.RunBlock(blocks[0]), "1 blob missing from the store", lost.String(), "in team/app")
+	d.Section(d.blocks[1].section) // what another command prints
+	d.exits["purser check --repair"] = 4
+	d.command("purser check --repair")
+	d.values["crane push app.tar registry.example.com"] = d.im.crane.path + " push --insecure " + writeImage(t, d.im.known["team/app:v1"], "v1") + " " + d.r.host
+	d.RunBlock(d.Section(d.blocks[2].section)[len(d.Section(d.blocks[2].section))-1])
+	d.exits["purser check"] = 0
+	d.command("purser check")
+}
+
 func TestOpsDocsClients(t *testing.T) {
 	d := newDaily(t, "docs/clients.md")
 	d.push("app:v0")

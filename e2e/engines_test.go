@@ -105,11 +105,11 @@ type docker struct {
 	socket string  // of its API
 }
 
-// startDocker starts a Docker engine, which is stopped at the end of the test. The engine
+// startDocker starts a Docker engine with a configuration, which is stopped at the end of the test. The engine
 // doesn't change the machine's network, and has a mount namespace of its own. Only root who
 // may mount file systems can run it. Without this right the test is skipped even in CI: the
 // tests with containerd, which any user can run, send the registry the same requests.
-func startDocker(t testing.TB) *docker {
+func startDocker(t testing.TB, config string) *docker {
 	t.Helper()
 	try := exec.Command("true")
 	ownMounts(try)
@@ -121,7 +121,7 @@ func startDocker(t testing.TB) *docker {
 	socket := filepath.Join(dir, "sock")
 	cmd := exec.Command(path, "--host", "unix://"+socket, "--containerd", containerd,
 		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
-		"--config-file", writeFile(t, "daemon.json", "{}"), "--storage-driver", "vfs",
+		"--config-file", writeFile(t, "daemon.json", config), "--storage-driver", "vfs",
 		"--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--userland-proxy=false")
 	ownMounts(cmd)
 	startEngine(t, "dockerd", cmd, socket)
@@ -135,7 +135,7 @@ func startDocker(t testing.TB) *docker {
 
 // dockerPuller pulls as "docker pull" does.
 func dockerPuller(t testing.TB, r *registry) puller {
-	d := startDocker(t)
+	d := startDocker(t, "{}")
 	return puller{
 		asks: true,
 		pull: func(repo, reference string) {

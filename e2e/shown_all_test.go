@@ -10,10 +10,13 @@ import (
 )
 
 // docker makes the commands find docker, with an engine that trusts whom they trust.
-func (s *shownCommands) docker() {
+func (s *shownCommands) docker() { s.t.Helper(); s.dockerWith("{}") }
+
+// dockerWith is like docker, with a configuration of the engine.
+func (s *shownCommands) dockerWith(config string) {
 	s.t.Helper()
 	c := systemClient(s.t, "docker")
-	s.program("docker", c.path, "--host", "unix://"+startDocker(s.t).socket)
+	s.program("docker", c.path, "--host", "unix://"+startDocker(s.t, config).socket)
 }
 
 // TestShownCommandsOfDocker: what pages show for docker pulls too.
@@ -137,4 +140,28 @@ func TestRecipes(t *testing.T) {
 			t.Errorf("%s takes a wrong password", command)
 		}
 	}
+	s.recipesAfterLogIn(t, section)
+}
+
+// recipesAfterLogIn runs what the documentation of access control says of clients beside their
+// log-ins, and how the README logs in.
+func (s *shownCommands) recipesAfterLogIn(t *testing.T, section string) {
+	const password = "the administrator's password"
+	shown := func(pattern string) string {
+		t.Helper()
+		m := regexp.MustCompile("`(" + pattern + "[^`]*)`").FindStringSubmatch(section)
+		if m == nil {
+			t.Fatalf("the documentation has no %s", pattern)
+		}
+		return strings.NewReplacer("registry.example.com", s.r.host, "NAME", "admin").Replace(m[1])
+	}
+	s.env = append(s.env, "SECRET="+password)
+	s.run("helm create app && helm package app --version 1.0.0 && printf %s \"$SECRET\" | helm registry login " + s.r.host + " --username admin --password-stdin && " + shown("helm push "))
+	s.run("printf %s \"$SECRET\" | crane auth login " + s.r.host + " --username admin --password-stdin && crane push " + writeImage(t, newImage(t, 1, 4<<10), "v1") + " " + s.r.Ref("acme/app", "v1"))
+	login := commandsOf(t, "README.md", "For other machines")[2]
+	if !strings.HasPrefix(login, "docker login registry.example.com:5000 ") {
+		t.Fatalf("the README's log-in is %q", login)
+	}
+	s.run("printf %s \"$SECRET\" | " + strings.Replace(login, "registry.example.com:5000", s.r.host, 1) + " --password-stdin")
+	s.run(shown("docker logout "))
 }

@@ -24,6 +24,7 @@ type shownCommands struct {
 	t    testing.TB
 	r    *registry
 	http *http.Client
+	addr string // where the registry listens; "": on loopback
 	url  string
 	bin  string // directory with the clients
 	env  []string
@@ -33,8 +34,14 @@ type shownCommands struct {
 // has a certificate that the clients trust.
 func newShown(t testing.TB, scheme string, env ...string) *shownCommands {
 	t.Helper()
+	return newShownAt(t, scheme, "", env...)
+}
+
+// newShownAt is like newShown, for an address at which the registry listens.
+func newShownAt(t testing.TB, scheme, addr string, env ...string) *shownCommands {
+	t.Helper()
 	home := newDir(t)
-	s := &shownCommands{t: t, bin: newDir(t), http: &http.Client{}}
+	s := &shownCommands{t: t, bin: newDir(t), http: &http.Client{}, addr: addr}
 	s.env = []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_CACHE_HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_RUNTIME_DIR=" + home,
 		"DOCKER_CONFIG=" + home, "TMPDIR=" + home, "PATH=" + s.bin + ":" + os.Getenv("PATH")}
 	auth := filepath.Join(home, "config.json")
@@ -59,7 +66,11 @@ func newShown(t testing.TB, scheme string, env ...string) *shownCommands {
 		t.Cleanup(transport.CloseIdleConnections)
 		s.http.Transport = transport
 	}
-	s.r = startRegistry(t, options{env: env})
+	args := []string{}
+	if s.addr != "" {
+		args = []string{"--addr", s.addr}
+	}
+	s.r = startRegistry(t, options{env: env, args: args})
 	s.url = scheme + "://" + s.r.host
 	return s
 }
@@ -125,6 +136,16 @@ var shownClient = regexp.MustCompile(`<tr><th scope="row">([^<]+)</th><td class=
 // on returns the commands that a page shows, by the names of their clients.
 func (s *shownCommands) on(path string) map[string]string {
 	s.t.Helper()
+	found := map[string]string{}
+	for _, m := range shownClient.FindAllStringSubmatch(s.get(path), -1) {
+		found[m[1]] = html.UnescapeString(m[2])
+	}
+	return found
+}
+
+// get returns a page.
+func (s *shownCommands) get(path string) string {
+	s.t.Helper()
 	res, err := s.http.Get(s.url + path)
 	if err != nil {
 		s.t.Fatal(err)
@@ -134,11 +155,7 @@ func (s *shownCommands) on(path string) map[string]string {
 	if err != nil || res.StatusCode != http.StatusOK {
 		s.t.Fatalf("%s: %d %v", path, res.StatusCode, err)
 	}
-	found := map[string]string{}
-	for _, m := range shownClient.FindAllStringSubmatch(string(text), -1) {
-		found[m[1]] = html.UnescapeString(m[2])
-	}
-	return found
+	return string(text)
 }
 
 // runAll runs the commands of a page, which must be those of certain clients, except for the

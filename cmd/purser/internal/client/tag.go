@@ -191,18 +191,22 @@ func builtAt(text string) string {
 func tagMoveCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "move REPOSITORY:TAG DIGEST", Short: "Point a tag, which may be new, to a manifest of the repository", Args: cobra.ExactArgs(2),
+		Long: "Point a tag, which may be new, to a manifest of the repository. The digest may be abbreviated, as \"tag list\"\n" +
+			"shows it, if a tag points to the manifest.",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			path, err := tagPath(args[0])
+			repository, tag, err := splitTag(args[0])
 			if err != nil {
 				return err
 			}
-			if err := checkArg("DIGEST", args[1], checkDigest); err != nil {
+			digest, err := wholeDigest(cmd.Context(), c, repository, tag, args[1], false)
+			if err != nil {
 				return err
 			}
-			if err := c.Put(cmd.Context(), path, map[string]string{"manifest_digest": args[1]}, nil); err != nil {
+			path := api.Path("repository", repository, "tag", tag)
+			if err := c.Put(cmd.Context(), path, map[string]string{"manifest_digest": digest}, nil); err != nil {
 				return err
 			}
-			return say(cmd, "%s points to %s.\n", args[0], args[1])
+			return say(cmd, "%s points to %s.\n", args[0], digest)
 		}),
 	}
 }
@@ -211,19 +215,21 @@ func tagRestoreCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "restore REPOSITORY:TAG DIGEST", Short: "Bring back a tag that was deleted or moved", Args: cobra.ExactArgs(2),
 		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
-			"\"purser audit list\" knows which manifest it pointed to.",
+			"\"purser audit list\" knows which manifest it pointed to; the digest may be abbreviated as it shows it.",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			path, err := tagPath(args[0])
+			repository, tag, err := splitTag(args[0])
 			if err != nil {
 				return err
 			}
-			if err := checkArg("DIGEST", args[1], checkDigest); err != nil {
+			digest, err := wholeDigest(cmd.Context(), c, repository, tag, args[1], true)
+			if err != nil {
 				return err
 			}
-			if err := c.Post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": args[1]}, nil); err != nil {
+			path := api.Path("repository", repository, "tag", tag)
+			if err := c.Post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": digest}, nil); err != nil {
 				return err
 			}
-			return say(cmd, "%s points to %s again.\n", args[0], args[1])
+			return say(cmd, "%s points to %s again.\n", args[0], digest)
 		}),
 	}
 }
