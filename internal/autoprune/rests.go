@@ -288,7 +288,7 @@ func (l *policies) resting() (list []Rest) {
 	return list
 }
 
-// Rests lists the policies of a namespace that rest. It returns the error NAME_UNKNOWN if the
+// Rests lists the policies of a namespace that rest, the first 1000. It returns the error NAME_UNKNOWN if the
 // namespace doesn't exist.
 func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
@@ -300,15 +300,27 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 		return nil, err
 	}
 	list := l.resting()
+	list = list[:min(len(list), maxListedPolicies)]
+	places := make(map[string]int)
 	for i, r := range list {
-		if r.Scope != RepositoryScope {
-			continue
+		if r.Scope == RepositoryScope {
+			places[r.Policy] = i
 		}
-		err := p.db.Pool.QueryRow(ctx, "SELECT r.path FROM repositoryautoprunepolicy p JOIN live_repositories r ON r.id = p.repository_id WHERE p.uuid = $1", r.Policy).
-			Scan(&list[i].Repository)
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return nil, fmt.Errorf("looking for the repository of policy %s: %w", r.Policy, err)
-		}
+	}
+	if len(places) == 0 {
+		return list, nil
+	}
+	rows, err := p.db.Pool.Query(ctx, "SELECT p.uuid, r.path FROM repositoryautoprunepolicy p JOIN live_repositories r ON r.id = p.repository_id WHERE p.uuid = ANY ($1)",
+		slices.Collect(maps.Keys(places)))
+	if err == nil {
+		var id, path string
+		_, err = pgx.ForEachRow(rows, []any{&id, &path}, func() error {
+			list[places[id]].Repository = path
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for the repositories of policies that rest: %w", err)
 	}
 	return list, nil
 }
