@@ -16,21 +16,23 @@ import (
 // withDeleted names the statements that may read or change rows of repositories and namespaces in
 // the trash without saying so, by file and function, each with the reason.
 var withDeleted = map[string]string{
-	"internal/catalog/catalog.go:AliveRepositories":   "pulls from before a deletion count, if the repository comes back",
-	"internal/catalog/catalog.go:LivingNamespaces":    "pulls from before a deletion count, if the repository comes back",
-	"internal/catalog/catalog.go:create":              "it inserts rows, and finds by xmin those that it has inserted",
-	"internal/catalog/create.go:CreateNamespace":      "it inserts a row",
-	"internal/catalog/lifetime.go:deleteRepository":   "it deletes the row that it has locked and found undeleted",
-	"internal/catalog/lifetime.go:deleteNamespace":    "it deletes the row that it has locked and found undeleted",
-	"internal/catalog/quota_count.go:compareQuota":    "what is in the trash counts for the quota",
-	"internal/catalog/visibility.go:SetVisibility":    "the transaction has locked the repository by lockRepository",
-	"internal/catalog/visibility.go:SetStar":          "the transaction has locked the repository by lockRepository",
-	"internal/catalog/protection.go:reloadRules":      "a rule acts on ids, so the rules of the trash act on nothing",
-	"internal/catalog/trash.go:checkLengths":          "all repositories of the namespace that comes back get other names",
-	"internal/autoprune/housekeeping.go:housekeeping": "announcements stay for a namespace that may come back",
-	"internal/autoprune/delete_tags.go:BlockPushes":   "the transaction has locked the repository by LockRepository",
-	"internal/db/routines/invalidation.sql":           "notifications about a path that nobody can ask for harm nothing",
-	"internal/db/routines/gc_tracking.sql":            "reviews of manifests in the trash are queued as always, and postponed",
+	"internal/catalog/catalog.go:AliveRepositories":    "pulls from before a deletion count, if the repository comes back",
+	"internal/catalog/catalog.go:LivingNamespaces":     "pulls from before a deletion count, if the repository comes back",
+	"internal/catalog/catalog.go:create":               "it inserts rows, and finds by xmin those that it has inserted",
+	"internal/catalog/create.go:CreateNamespace":       "it inserts a row",
+	"internal/catalog/lifetime.go:deleteRepository":    "it deletes the row that it has locked and found undeleted",
+	"internal/catalog/lifetime.go:deleteNamespace":     "it deletes the row that it has locked and found undeleted",
+	"internal/catalog/quota_count.go:compareQuota":     "what is in the trash counts for the quota",
+	"internal/catalog/visibility.go:SetVisibility":     "the transaction has locked the repository by lockRepository",
+	"internal/catalog/visibility.go:SetStar":           "the transaction has locked the repository by lockRepository",
+	"internal/catalog/protection.go:reloadRules":       "a rule acts on ids, so the rules of the trash act on nothing",
+	"internal/catalog/labels_setting.go:labelsAllowed": "it acts on ids, so the settings of the trash act on nothing",
+	"internal/catalog/labels_setting.go:SetTagLabels":  "changeRules has locked the namespace by lockScope",
+	"internal/catalog/trash.go:checkLengths":           "all repositories of the namespace that comes back get other names",
+	"internal/autoprune/housekeeping.go:housekeeping":  "announcements stay for a namespace that may come back",
+	"internal/autoprune/delete_tags.go:BlockPushes":    "the transaction has locked the repository by LockRepository",
+	"internal/db/routines/invalidation.sql":            "notifications about a path that nobody can ask for harm nothing",
+	"internal/db/routines/gc_tracking.sql":             "reviews of manifests in the trash are queued as always, and postponed",
 }
 
 // base finds the tables of repositories and namespaces in a statement.

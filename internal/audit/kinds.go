@@ -90,6 +90,8 @@ const (
 	ConfirmAutoprune  Kind = "confirm_autoprune"           // somebody has confirmed warnings
 	ObserveAutoprune  Kind = "observe_autoprune"           // a run found other tags that would be deleted
 	ChangeProtection  Kind = "change_tag_protection"
+	ChangeImmutable   Kind = "change_tag_immutability" // a tag was made immutable, or that was undone
+	ChangeTagLabels   Kind = "change_tag_labels"       // which labels of images decide about tags
 	ChangeDefault     Kind = "change_default_autoprune_policy"
 	RunGC             Kind = "run_gc"
 	RetryGC           Kind = "retry_gc" // failed reviews were put back into the queue
@@ -140,7 +142,7 @@ var kinds = []Kind{
 	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
-	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, RestAutoprune, ConfirmAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, RestAutoprune, ConfirmAutoprune, ObserveAutoprune, ChangeProtection, ChangeImmutable, ChangeTagLabels, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunImport, FinishImport, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys, EndLogIns,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,

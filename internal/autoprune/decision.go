@@ -110,7 +110,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case ImageMissing:
 		return "belongs to an image that isn't in the repository"
 	case Protected:
-		return "protected: " + v.protectedBy(t.Name)
+		return "protected: " + v.protectedBy(&t)
 	case Held:
 		return "deployed: held by " + t.Held
 	case NoPolicy:

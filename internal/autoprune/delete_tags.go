@@ -93,7 +93,7 @@ type batchReason struct {
 }
 
 // DeleteTags deletes those tags of the batch that are still as the snapshot showed them:
-// the same row, with the same manifest, not pushed again. It skips tags that another
+// the same row, with the same manifest, not pushed again, not immutable. It skips tags that another
 // transaction has locked. It locks tags in the order of their names, as the push of a
 // manifest does. deleted[i] is the number of tags that were deleted for the reason
 // b.Reasons[i].
@@ -127,7 +127,7 @@ func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int6
 			CROSS JOIN LATERAL (
 				SELECT tableoid, ctid FROM tags
 				WHERE repository_id = @repository AND top_level_namespace_id = @namespace AND name = w.name
-					AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed)
+					AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed) AND NOT immutable
 				FOR UPDATE SKIP LOCKED) t
 		), gone AS (
 			DELETE FROM tags t USING locked l

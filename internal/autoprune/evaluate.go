@@ -200,7 +200,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 			return nil, fmt.Errorf("autoprune: tag %q has no media type", t.Name)
 		}
 		if t.attached() {
-			attached = append(attached, attachedTag{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(t.Name)})
+			attached = append(attached, attachedTag{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(&t)})
 			continue
 		}
 		v.countDoubts(&t)
@@ -241,7 +241,7 @@ func (v *Verdict) count(t *Tag) {
 			continue
 		}
 		if !known {
-			known, protected = true, v.protected(t.Name)
+			known, protected = true, v.protected(t)
 			remains = !protected && !v.takenFirst(t)
 		}
 		switch {
@@ -313,7 +313,7 @@ func (v *Verdict) Decide(t Tag) Decision {
 	if len(v.rules) == 0 {
 		return Decision{Code: NoPolicy, Policy: -1}
 	}
-	if v.protected(t.Name) {
+	if v.protected(&t) {
 		return Decision{Code: Protected, Policy: -1}
 	}
 	if t.attached() {

@@ -74,7 +74,9 @@ type pastTag struct {
 	name   string
 	states []pastState
 	exists bool // now, in its last state
-	named  bool // its name refers to an image
+	// immutable says that nobody may delete the tag, in whichever state: as now, so on all days.
+	immutable bool
+	named     bool // its name refers to an image
 	// state is the index of the state on the day that is judged, -1 before the first; gone says
 	// that the policies deleted the tag in this state, on the day goneDay.
 	state   int32
@@ -267,7 +269,7 @@ func findCurrent(rows []currentTag, name string) (place int, found bool) {
 
 // addTag adds a tag, whose row is nil if the tag doesn't exist now.
 func (h *history) addTag(name string, row *currentTag, events []audit.TagEvent, before map[string]audit.TagEvent) {
-	t := pastTag{name: name, exists: row != nil, state: -1}
+	t := pastTag{name: name, exists: row != nil, immutable: row != nil && row.Immutable, state: -1}
 	_, t.named = AttachedTo(name)
 	if len(events) == 0 {
 		s := pastState{pushed: row.Pushed, manifest: row.Manifest}

@@ -225,7 +225,7 @@ func (h *history) asksUse(t *pastTag, s *pastState) bool {
 // tag returns a tag in a state as policies see it at a time.
 func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
 	m := &h.manifests[s.place]
-	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject}
+	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable}
 	if p.named {
 		prefix, _ := AttachedTo(p.name)
 		image, known := h.images[prefix]

@@ -148,7 +148,7 @@ func (v *Verdict) countKept(t *Tag) {
 			continue
 		}
 		if !known {
-			known, protected = true, v.protected(t.Name)
+			known, protected = true, v.protected(t)
 		}
 		for place := range r.keepers {
 			if k := &r.keepers[place]; k.counts() {

@@ -2,8 +2,8 @@ package autoprune
 
 import "fmt"
 
-// protected returns whether a protection rule matches the tag.
-func (v *Verdict) protected(tag string) bool { return v.protectionOf(tag) != nil }
+// protected returns whether the tag is immutable, or a protection rule matches it.
+func (v *Verdict) protected(t *Tag) bool { return t.Immutable || v.protectionOf(t.Name) != nil }
 
 func (v *Verdict) protectionOf(tag string) *Protection {
 	for i := range v.protection {
@@ -14,9 +14,11 @@ func (v *Verdict) protectionOf(tag string) *Protection {
 	return nil
 }
 
-// protectedBy describes the protection rule that matches the tag.
-func (v *Verdict) protectedBy(tag string) string {
-	switch p := v.protectionOf(tag); {
+// protectedBy describes why the tag is protected.
+func (v *Verdict) protectedBy(t *Tag) string {
+	switch p := v.protectionOf(t.Name); {
+	case p == nil && t.Immutable:
+		return "it is immutable"
 	case p == nil:
 		return "by a rule"
 	case p.Problem != "":

@@ -51,6 +51,8 @@ type tagRow struct {
 	// MissingImage if that manifest isn't in the repository, 0 if the tag's manifest names
 	// no subject.
 	Subject int64
+	// Immutable says that nobody may delete the tag.
+	Immutable bool
 }
 
 // snapshot reads a repository in one REPEATABLE READ transaction, so that all reads see the
@@ -103,15 +105,15 @@ func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository,
 // names, and calls the function `each` for every tag.
 func (s *snapshot) Tags(ctx context.Context, last string, n int, each func(tagRow)) error {
 	sql := `
-		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint
+		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint, immutable
 		FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
 		ORDER BY name LIMIT $4`
 	if s.subjects {
 		sql = `
 		SELECT t.id, t.manifest_id, t.name, t.pushed,
-			CASE WHEN m.subject_digest IS NOT NULL THEN COALESCE(subject.id, -1) ELSE 0 END
+			CASE WHEN m.subject_digest IS NOT NULL THEN COALESCE(subject.id, -1) ELSE 0 END, t.immutable
 		FROM (
-			SELECT id, manifest_id, name, COALESCE(updated_at, created_at) AS pushed
+			SELECT id, manifest_id, name, COALESCE(updated_at, created_at) AS pushed, immutable
 			FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
 			ORDER BY name LIMIT $4) t
 		CROSS JOIN LATERAL (
@@ -129,7 +131,7 @@ func (s *snapshot) Tags(ctx context.Context, last string, n int, each func(tagRo
 		return s.failed(err)
 	}
 	var t tagRow
-	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.Manifest, &t.Name, &t.Pushed, &t.Subject}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.Manifest, &t.Name, &t.Pushed, &t.Subject, &t.Immutable}, func() error {
 		each(t)
 		return nil
 	})

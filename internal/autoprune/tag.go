@@ -53,6 +53,8 @@ type Tag struct {
 	// Held says who holds the tag's manifest, or the image that the tag belongs to; "" if
 	// nobody does. Then no policy deletes the tag (see package hold).
 	Held string
+	// Immutable says that the tag is protected as if a rule matched it.
+	Immutable bool
 	// Exempt has the policies that must not select the tag, because an undo has restored
 	// the tag and they haven't been saved since.
 	Exempt PolicySet

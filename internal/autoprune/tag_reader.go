@@ -127,7 +127,7 @@ func (r *tagReader) page(ctx context.Context, last string, size int) ([]candidat
 	}
 	page := r.memory[:0]
 	err := r.s.Tags(ctx, last, size, func(t tagRow) {
-		page = append(page, candidate{tagRow: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject}})
+		page = append(page, candidate{tagRow: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject, Immutable: t.Immutable}})
 	})
 	if r.memory = page; err != nil {
 		return nil, err

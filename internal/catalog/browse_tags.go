@@ -83,6 +83,8 @@ type TagInfo struct {
 	PushedAt time.Time
 	// ExpiresAt is when the tag is to be deleted, zero: never.
 	ExpiresAt time.Time
+	// Immutable says that nobody may move or delete the tag (see SetTagImmutable).
+	Immutable bool
 }
 
 // TagPage is a page of the tags of a repository.
@@ -98,6 +100,7 @@ type foundTag struct {
 	manifest        int64
 	created, pushed time.Time
 	expires         *time.Time // nil: never
+	immutable       bool
 }
 
 // BrowseTags lists tags of a repository, one page at a time. A page begins after the position
@@ -174,7 +177,7 @@ func (q TagQuery) place(t foundTag) *TagPlace {
 
 func (c *Catalog) tagByName(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	return c.findTags(ctx, `
-		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at FROM tags
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at, immutable FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = $3 LIMIT $4`,
 		r.namespace, r.id, q.Exact, limit)
 }
@@ -188,7 +191,7 @@ func (c *Catalog) tagsByName(ctx context.Context, r repository, q TagQuery, limi
 		after = q.After.Name
 	}
 	return c.findTags(ctx, fmt.Sprintf(`
-		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at FROM tags
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at, immutable FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name %s $3 AND name >= $4 AND name < $5
 		ORDER BY name %s LIMIT $6`, compare, order),
 		r.namespace, r.id, after, q.Prefix, q.Prefix+afterNames, limit)
@@ -212,7 +215,7 @@ func (c *Catalog) tagsByPush(ctx context.Context, r repository, q TagQuery, limi
 		moment.InfinityModifier = pgtype.Infinity
 	}
 	return c.findTags(ctx, fmt.Sprintf(`
-		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at FROM tags
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at, immutable FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1
 			AND (COALESCE(updated_at, created_at), name) %[1]s ($3, $4)
 		ORDER BY COALESCE(updated_at, created_at) %[2]s, name %[2]s LIMIT $5`, compare, order),
@@ -228,7 +231,7 @@ func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foun
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t foundTag, err error) {
-		err = row.Scan(&t.name, &t.manifest, &t.created, &t.pushed, &t.expires)
+		err = row.Scan(&t.name, &t.manifest, &t.created, &t.pushed, &t.expires, &t.immutable)
 		return t, err
 	})
 }
@@ -345,6 +348,7 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 		info := TagInfo{
 			Name: t.name, Digest: d, MediaType: mediaType, ArtifactType: artifactType, IsIndex: kind == oci.KindIndex,
 			Size: size, Platforms: platforms(payload), CreatedAt: t.created.UTC(), PushedAt: t.pushed.UTC(),
+			Immutable: t.immutable,
 		}
 		if t.expires != nil {
 			info.ExpiresAt = t.expires.UTC()

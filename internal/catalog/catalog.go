@@ -87,6 +87,9 @@ type Options struct {
 	// returns a description of the difference, or "" if there is none. It is called outside of
 	// transactions. Nil: objects aren't checked.
 	Look func(ctx context.Context, key string, size int64) (wrong string, err error)
+	// Store is where labels of images are read from, in namespaces that allow labels to decide about
+	// tags. Nil: no label counts.
+	Store Reader
 	// MostProtectionRules is how many rules a repository, a namespace or the registry may have that
 	// protect tags. Default MaxProtectionRules.
 	MostProtectionRules int
@@ -107,6 +110,7 @@ type Catalog struct {
 	protection atomic.Pointer[protection] // nil until it was read
 	expiry     expiry
 	quotas     quotaCache
+	labelReads chan struct{} // bounds how many labels are read at once
 
 	interruptions atomic.Uint64 // see Interruptions
 }
@@ -119,7 +123,7 @@ func New(o Options) *Catalog {
 	o.MostProtectionRules = cmp.Or(o.MostProtectionRules, MaxProtectionRules)
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
+	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o), labelReads: make(chan struct{}, labelReads)}
 }
 
 // AliveRepositories returns those of the `ids` whose repositories exist, sorted, and locks

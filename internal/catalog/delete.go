@@ -57,7 +57,11 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 			case manifestHeld:
 				return c.tagHeld(ctx, r, path, tag)
 			case tagProtected:
-				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
+				const wayOut = "delete it by the management API with the right to override rules"
+				if rule == nil {
+					return immutableRefusal(path, tag, "deleted", wayOut)
+				}
+				return rule.refusal(path, tag, "deleted", wayOut)
 			case conditionFails:
 				return c.conditionFailed(ctx, path, condition, oci.Digest{})
 			default:
@@ -90,8 +94,8 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 		r.namespace, r.id, d.tag)
 	b.guard([]any{&n}, `
 			WITH found AS MATERIALIZED (
-				SELECT t.name, t.manifest_id, m.digest FROM (
-					SELECT name, manifest_id FROM tags
+				SELECT t.name, t.manifest_id, @protected::boolean OR t.immutable AS protected, m.digest FROM (
+					SELECT name, manifest_id, immutable FROM tags
 					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag OFFSET 0) t
 				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
@@ -104,7 +108,7 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 				SELECT CASE
 					WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
 						THEN purser_refuse('the rules that protect tags were changed meanwhile')
-					WHEN @protected::boolean AND NOT @override::boolean AND EXISTS (SELECT FROM found)
+					WHEN NOT @override::boolean AND EXISTS (SELECT FROM found WHERE protected)
 						THEN purser_refuse('the tag is protected')
 					WHEN EXISTS (SELECT FROM found WHERE NOT purser_condition_holds(digest, @if_match::bytea[], @if_no_match::bytea[]))
 						THEN purser_refuse('the condition of the request does not hold')
@@ -119,7 +123,7 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
 				SELECT 'delete_tag', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
 					gone.name, found.digest, NULLIF(
-						CASE WHEN @protected AND @override THEN '{"protection": "overridden"}'::jsonb ELSE '{}' END ||
+						CASE WHEN found.protected AND @override THEN '{"protection": "overridden"}'::jsonb ELSE '{}' END ||
 						CASE WHEN EXISTS (SELECT FROM held)
 							THEN jsonb_build_object('holds', 'overridden', 'held_by', (SELECT jsonb_agg(reporter ORDER BY reporter) FROM held))
 							ELSE '{}' END, '{}')
@@ -150,6 +154,8 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest,
 				return manifestUnknown(path, d.String())
 			case manifestHeld:
 				return c.manifestHeld(ctx, r, path, d)
+			case tagProtected:
+				return c.immutableTagOf(ctx, r, path, d)
 			default:
 				return why
 			}
@@ -202,9 +208,10 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 			WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4
 				THEN purser_refuse('the rules that protect tags were changed meanwhile')
 			WHEN NOT t.names <@ $5::text[] THEN purser_refuse('the manifest got a tag meanwhile')
+			WHEN t.immutable THEN purser_refuse('the tag is protected')
 			WHEN set_config('purser.deleted_tags', t.names::text, true) IS NULL THEN '' END
-		FROM (SELECT COALESCE(array_agg(name), '{}') AS names FROM (
-			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
+		FROM (SELECT COALESCE(array_agg(name), '{}') AS names, bool_or(immutable) AS immutable FROM (
+			SELECT name, immutable FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
 				SELECT id FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted())
 			ORDER BY name FOR UPDATE) n) t`, r.namespace, r.id, d.Bytes(), rules.version, deletable)

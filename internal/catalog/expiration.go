@@ -17,8 +17,9 @@ import (
 )
 
 // SetTagExpiration sets the date at which a tag is to be deleted; the zero time removes the
-// date. A push of the tag removes it too, even a push of the same manifest. Errors:
-// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 if a rule protects the tag, since a
+// date. A push of the tag removes it too, even a push of the same manifest, or sets another by a
+// label (see labels.go). Errors:
+// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 if a rule protects the tag or it is immutable, since a
 // protected tag can't have a date.
 //
 // SetTagExpiration locks the tag's row before it changes the date, as puts and deletions of
@@ -43,12 +44,12 @@ func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at tim
 // an index: see "Plans" in package db.
 func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, at time.Time, version string) error {
 	var old *time.Time
-	var otherwise bool
+	var otherwise, immutable bool
 	b := new(batch)
 	b.lockRepository(r, path)
-	b.row([]any{&old, &otherwise}, `
-		SELECT expires_at, (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
-			SELECT expires_at FROM tags
+	b.row([]any{&old, &immutable, &otherwise}, `
+		SELECT expires_at, immutable, (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
+			SELECT expires_at, immutable FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE) t`,
 		r.namespace, r.id, tag, version)
 	err := b.send(ctx, tx)
@@ -59,6 +60,8 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 		return err
 	case otherwise:
 		return rulesChanged
+	case immutable && !at.IsZero():
+		return immutableRefusal(path, tag, "given a date of expiration", "let it be moved and deleted again first")
 	case old == nil && at.IsZero(), old != nil && old.Equal(at):
 		return nil
 	}

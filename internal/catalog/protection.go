@@ -67,6 +67,7 @@ type ProtectionRule struct {
 type protection struct {
 	version string
 	rules   []ProtectionRule
+	labels  map[int64]TagLabels // namespaces that let labels of images decide about tags
 }
 
 // rules returns the cached rules. Until this process first reads the rules from the database,
@@ -108,6 +109,9 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 		out.rules = append(out.rules, r)
 		return nil
 	})
+	if err == nil { // after the version: a change in between has a higher one
+		out.labels, err = labelsAllowed(ctx, c.db.Pool)
+	}
 	if err != nil {
 		return fmt.Errorf("reading the rules that protect tags: %w", err)
 	}
@@ -175,20 +179,22 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 // "Plans" in package db.
 func (c *Catalog) moveRefused(ctx context.Context, r repository, p NewManifest, tags []string) error {
 	rules := c.rules()
+	kept := tags
 	if !p.KeepTags {
-		tags = rules.protected(r, tags)
+		kept = rules.protected(r, tags)
 	}
 	var tag string
+	var immutable bool
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT want.name FROM unnest($3::text[]) AS want (name)
+		SELECT want.name, t.immutable FROM unnest($3::text[]) AS want (name)
 		CROSS JOIN LATERAL (
-			SELECT manifest_id FROM tags
+			SELECT manifest_id, immutable FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name OFFSET 0) t
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m
-		WHERE m.digest <> $4 ORDER BY want.name LIMIT 1`,
-		r.namespace, r.id, tags, p.Digest.Bytes()).Scan(&tag)
+		WHERE m.digest <> $4 AND (t.immutable OR want.name = ANY ($5::text[])) ORDER BY want.name LIMIT 1`,
+		r.namespace, r.id, tags, p.Digest.Bytes(), kept).Scan(&tag, &immutable)
 	switch {
 	case isNoRows(err):
 		return nil
@@ -197,6 +203,9 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, p NewManifest, 
 	}
 	if rule := rules.of(r, tag); rule != nil {
 		return rule.refusal(p.Repository, tag, "moved to another manifest", "push under another tag")
+	}
+	if immutable {
+		return immutableRefusal(p.Repository, tag, "moved to another manifest", "push under another tag")
 	}
 	return oci.Errorf(oci.Denied, "tag %s of %s exists, and these credentials may not move tags to other manifests: "+
 		"push under another tag, or use credentials with the action overwrite", tag, p.Repository).

@@ -51,17 +51,31 @@ type Imported struct {
 // repository, children, tags, and rows of the review queue last. Each statement checks that
 // its rows exist and otherwise refuses the whole transaction: see [batch].
 func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
+	_, err := c.PushManifest(ctx, p)
+	return err
+}
+
+// PushManifest is like PutManifest. In a namespace that allows it, labels of the image give the
+// tags a date of expiration, or make them immutable (see labels.go): `ignored` says of labels why
+// they don't count. The labels are read once, by one query and one read of the store for each
+// image, before the transaction.
+func (c *Catalog) PushManifest(ctx context.Context, p NewManifest) (ignored []string, err error) {
 	rows, err := manifestRows(p)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var labels *labelled
 	w := write{
 		path: p.Repository, doing: fmt.Sprintf("storing manifest %s of %s", p.Digest, p.Repository),
 		create: true, drop: c.cache.dropTags,
-		run: func(ctx context.Context, r repository) error { return c.put(ctx, r, p, rows) },
+		run: func(ctx context.Context, r repository) error {
+			rows.decides = c.labelsOf(ctx, r, p, rows, &labels)
+			ignored = rows.decides.ignored
+			return c.put(ctx, r, p, rows)
+		},
 	}
 	if err := c.admitTags(ctx, p.Repository, rows.tags); err != nil {
-		return err
+		return nil, err
 	}
 	// If the repository doesn't exist, write calls checkBeforeCreate first, so that a put that
 	// will be refused creates no repository.
@@ -88,7 +102,10 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 			return why
 		}
 	}
-	return c.write(ctx, w)
+	if err := c.write(ctx, w); err != nil {
+		return nil, err
+	}
+	return ignored, nil
 }
 
 // manifestColumns holds the fields of a NewManifest as values of database columns. Lists of
@@ -104,6 +121,7 @@ type manifestColumns struct {
 	layerTypes              []string
 	children                [][]byte
 	tags                    []string
+	decides                 tagLabels // without rules: the present ones, and no label
 }
 
 func manifestRows(p NewManifest) (manifestColumns, error) {
@@ -227,8 +245,13 @@ func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, 
 // tagArgs returns the arguments that the statements insert_manifest and point_tags have in
 // common. Both point tags to a manifest.
 func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows manifestColumns) db.SharedArgs {
-	rules := c.rules()
+	labels := rows.decides
+	rules := labels.rules
+	if rules == nil {
+		rules = c.rules()
+	}
 	protected := rules.protected(r, rows.tags)
+	undated := protected
 	if p.KeepTags {
 		protected = rows.tags
 	}
@@ -245,6 +268,7 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 		"kind": string(kind), "created": created, "times": times,
 		"rules": rules.version, "protected": protected, "condition_tag": p.Condition.Tag,
 		"if_match": p.Condition.IfMatch.arg(), "if_no_match": p.Condition.IfNoMatch.arg(),
+		"expires_after": labels.seconds(), "undated": undated, "immutable": labels.immutable, "labels_ignored": labels.text(),
 	}))
 }
 

@@ -9,6 +9,9 @@
 -- @path                     name of the repository         @tags     names, sorted; may be empty
 -- @kind                     kind of the audit entries      @created, @times   of an import: when another
 --                                                          registry got the manifest, and each tag
+-- @expires_after            seconds after which the tags expire, NULL: never; not for those in @undated
+-- @immutable                nobody may move or delete the tags from now on
+-- @labels_ignored           for the audit entries: why a label of the image doesn't count; NULL: none
 
 -- name: lock_repository
 -- Locks the rows of the repository and of its namespace against deletion. It refuses the put
@@ -111,7 +114,7 @@ CROSS JOIN LATERAL (
 --
 -- insert_manifest refuses the put, before it writes anything, in three cases: the protection
 -- rules have another version than @rules, with which the caller has computed @protected; one
--- of the tags in @protected exists and points to another manifest; or the request's
+-- of the tags in @protected, or an immutable one, exists and points to another manifest; or the request's
 -- precondition (@if_match, @if_no_match) doesn't hold. The precondition is about the tag
 -- @condition_tag or, if @condition_tag is '', about the manifest.
 --
@@ -123,9 +126,9 @@ CROSS JOIN LATERAL (
 -- again.
 WITH previous AS (
 	-- those of @tags that exist, each with the manifest to which it points
-	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
+	SELECT t.name, t.manifest_id, t.expires_at, t.immutable, p.digest FROM unnest(@tags::text[]) AS want (name)
 	CROSS JOIN LATERAL (
-		SELECT name, manifest_id FROM tags
+		SELECT name, manifest_id, expires_at, immutable FROM tags
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name OFFSET 0) t
 	CROSS JOIN LATERAL (
 		SELECT digest FROM manifests
@@ -134,7 +137,7 @@ WITH previous AS (
 	SELECT CASE
 		WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
 			THEN purser_refuse('the rules that protect tags were changed meanwhile')
-		WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> @digest AND p.name = ANY (@protected::text[]))
+		WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> @digest AND (p.immutable OR p.name = ANY (@protected::text[])))
 			THEN purser_refuse('the tag is protected')
 		WHEN NOT purser_condition_holds(
 				CASE WHEN @condition_tag::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = @condition_tag)
@@ -184,24 +187,31 @@ WITH previous AS (
 		SELECT FROM manifests
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0)
 ), t AS (
-	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
-	SELECT @namespace, @repository, name, m.id, COALESCE(at, purser_push_time(@namespace, @repository)) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, expires_at, immutable)
+	SELECT @namespace, @repository, name, m.id, COALESCE(at, pushed),
+		CASE WHEN NOT @immutable::boolean AND name <> ALL (@undated::text[]) THEN pushed + make_interval(secs => @expires_after::float8) END,
+		@immutable
+	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at, expires_at = NULL
+	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at,
+		expires_at = CASE WHEN NOT tags.immutable THEN EXCLUDED.expires_at END, immutable = tags.immutable OR EXCLUDED.immutable
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
-	RETURNING name, updated_at IS NOT NULL AS moved
+	RETURNING name, updated_at IS NOT NULL AS moved, expires_at, immutable
 ), logged AS (
 	INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, digest, tag, detail)
 	SELECT e.kind, @actor, @address, @user_agent, @request_id, split_part(@path, '/', 1), @path, @repository, @digest, e.tag,
-		CASE WHEN e.previous IS NOT NULL THEN jsonb_build_object('previous_digest', purser_digest_text(e.previous)) END
+		NULLIF(jsonb_strip_nulls(jsonb_build_object('previous_digest', purser_digest_text(e.previous))
+			|| CASE WHEN e.kind <> 'move_tag' THEN jsonb_build_object('expiration_date', e.expires, 'old_expiration_date', e.expired,
+				'immutable', NULLIF(e.immutable, false), 'labels_ignored', @labels_ignored::text) ELSE '{}' END), '{}')
 	FROM (
 		-- an audit entry for each tag, and a single entry for a push without tags; with the @kind
 		-- create_tag, one for each tag that is new
-		SELECT @kind::text AS kind, t.name AS tag, NULL::bytea AS previous
+		SELECT @kind::text AS kind, t.name AS tag, NULL::bytea AS previous,
+			t.expires_at AS expires, p.expires_at AS expired, t.immutable AND p.immutable IS NOT TRUE AS immutable
 		FROM m LEFT JOIN t ON true LEFT JOIN previous p ON p.name = t.name
 		WHERE @kind::text <> 'create_tag' OR t.name IS NOT NULL AND p.name IS NULL
 		UNION ALL
-		SELECT 'move_tag', t.name, p.digest FROM t JOIN previous p ON p.name = t.name) e
+		SELECT 'move_tag', t.name, p.digest, NULL, NULL, NULL FROM t JOIN previous p ON p.name = t.name) e
 )
 SELECT EXISTS (SELECT FROM m),
 	purser_require((SELECT count(*) FROM m, unnest(@tags::text[]) AS name) = (
@@ -243,9 +253,9 @@ ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 -- With push_repo and create_tag, each tag that pointed to another manifest also gets an entry
 -- of the kind move_tag.
 WITH previous AS (
-	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
+	SELECT t.name, t.manifest_id, t.expires_at, t.immutable, p.digest FROM unnest(@tags::text[]) AS want (name)
 	CROSS JOIN LATERAL (
-		SELECT name, manifest_id FROM tags
+		SELECT name, manifest_id, expires_at, immutable FROM tags
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name OFFSET 0) t
 	CROSS JOIN LATERAL (
 		SELECT digest FROM manifests
@@ -254,7 +264,7 @@ WITH previous AS (
 	SELECT CASE
 		WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
 			THEN purser_refuse('the rules that protect tags were changed meanwhile')
-		WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> @digest AND p.name = ANY (@protected::text[]))
+		WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> @digest AND (p.immutable OR p.name = ANY (@protected::text[])))
 			THEN purser_refuse('the tag is protected')
 		WHEN NOT purser_condition_holds(
 				CASE WHEN @condition_tag::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = @condition_tag)
@@ -269,24 +279,31 @@ WITH previous AS (
 	SELECT id FROM accepted, manifests
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest
 ), t AS (
-	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
-	SELECT @namespace, @repository, name, m.id, COALESCE(at, purser_push_time(@namespace, @repository)) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, expires_at, immutable)
+	SELECT @namespace, @repository, name, m.id, COALESCE(at, pushed),
+		CASE WHEN NOT @immutable::boolean AND name <> ALL (@undated::text[]) THEN pushed + make_interval(secs => @expires_after::float8) END,
+		@immutable
+	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed
 	ORDER BY name COLLATE "C"
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at, expires_at = NULL
+	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at,
+		expires_at = CASE WHEN NOT tags.immutable THEN EXCLUDED.expires_at END, immutable = tags.immutable OR EXCLUDED.immutable
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
-	RETURNING name, updated_at IS NOT NULL AS moved
+	RETURNING name, updated_at IS NOT NULL AS moved, expires_at, immutable
 ), logged AS (
 	INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, digest, tag, detail)
 	SELECT e.kind, @actor, @address, @user_agent, @request_id, split_part(@path, '/', 1), @path, @repository, @digest, e.tag,
-		CASE WHEN e.previous IS NOT NULL THEN jsonb_build_object('previous_digest', purser_digest_text(e.previous)) END
+		NULLIF(jsonb_strip_nulls(jsonb_build_object('previous_digest', purser_digest_text(e.previous))
+			|| CASE WHEN e.kind <> 'move_tag' THEN jsonb_build_object('expiration_date', e.expires, 'old_expiration_date', e.expired,
+				'immutable', NULLIF(e.immutable, false), 'labels_ignored', @labels_ignored::text) ELSE '{}' END), '{}')
 	FROM (
 		SELECT @kind::text AS kind, t.name AS tag,
-			CASE WHEN @kind::text = 'revert_tag' AND p.manifest_id <> m.id THEN p.digest END AS previous
+			CASE WHEN @kind::text = 'revert_tag' AND p.manifest_id <> m.id THEN p.digest END AS previous,
+			t.expires_at AS expires, p.expires_at AS expired, t.immutable AND p.immutable IS NOT TRUE AS immutable
 		FROM m LEFT JOIN t ON true LEFT JOIN previous p ON p.name = t.name
 		WHERE @kind::text <> 'create_tag' OR t.name IS NOT NULL AND p.name IS NULL
 		UNION ALL
-		SELECT 'move_tag', t.name, p.digest
+		SELECT 'move_tag', t.name, p.digest, NULL, NULL, NULL
 		FROM m CROSS JOIN t JOIN previous p ON p.name = t.name
 		WHERE @kind::text <> 'revert_tag' AND p.manifest_id <> m.id) e
 )

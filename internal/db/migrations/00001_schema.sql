@@ -106,12 +106,18 @@ CREATE TABLE top_level_namespaces (
     deleted_name text COLLATE "C",
     deleted_by   text,
     purge_after  timestamptz,
+    expiry_labels    boolean NOT NULL DEFAULT false,
+    immutable_labels boolean NOT NULL DEFAULT false,
     CHECK ((deleted_at IS NULL) = (deleted_name IS NULL) AND (deleted_at IS NULL) = (purge_after IS NULL)
         AND (deleted_at IS NULL OR starts_with(name, '#')))
 );
 COMMENT ON COLUMN top_level_namespaces.deleted_at IS 'when it was put into the trash, with its repositories; NULL: it was not deleted';
 COMMENT ON COLUMN top_level_namespaces.deleted_name IS 'the name that it had before it was deleted; name is then one that nobody can ask for';
 COMMENT ON COLUMN top_level_namespaces.purge_after IS 'when the trash may be emptied of it';
+COMMENT ON COLUMN top_level_namespaces.expiry_labels IS 'whether a label of a pushed image gives its tag an expiration date';
+COMMENT ON COLUMN top_level_namespaces.immutable_labels IS 'whether a label of a pushed image makes its tag immutable';
+-- Each process has the namespaces with such labels in memory, with the rules that protect tags.
+CREATE INDEX top_level_namespaces_labels_idx ON top_level_namespaces (id) WHERE expiry_labels OR immutable_labels;
 
 CREATE INDEX top_level_namespaces_purge_after_idx ON top_level_namespaces (purge_after) WHERE deleted_at IS NOT NULL;
 -- For counts and lists, which would otherwise read the trash on their way: its names come first.
@@ -318,11 +324,14 @@ CREATE TABLE tags (
     created_at             timestamptz NOT NULL DEFAULT now(),
     updated_at             timestamptz,
     expires_at             timestamptz,
+    immutable              boolean NOT NULL DEFAULT false,
+    CHECK (NOT immutable OR expires_at IS NULL),
     PRIMARY KEY (repository_id, top_level_namespace_id, name),
     FOREIGN KEY (top_level_namespace_id, repository_id, manifest_id)
         REFERENCES manifests (top_level_namespace_id, repository_id, id)
 ) PARTITION BY HASH (top_level_namespace_id);
-COMMENT ON COLUMN tags.expires_at IS 'when the tag is to be deleted; cleared by a push';
+COMMENT ON COLUMN tags.expires_at IS 'when the tag is to be deleted; a push clears it, or sets it by a label of the image';
+COMMENT ON COLUMN tags.immutable IS 'nobody may move or delete the tag, as if a rule protected it';
 
 ALTER SEQUENCE tags_id_seq OWNED BY tags.id;
 

@@ -111,10 +111,14 @@ func (a *API) putManifest(c *call) error {
 	if p.Manifest, err = oci.ParseManifest(c.r.Header.Get("Content-Type"), payload); err != nil {
 		return err
 	}
-	if err := a.catalog.PutManifest(c.r.Context(), p); err != nil {
+	ignored, err := a.catalog.PushManifest(c.r.Context(), p)
+	if err != nil {
 		return err
 	}
 	h := c.Header()
+	for _, text := range ignored {
+		h.Add("Warning", "299 - "+strconv.QuoteToASCII(text))
+	}
 	if p.Manifest.Subject != nil {
 		h.Set("OCI-Subject", p.Manifest.Subject.Digest.String())
 	}

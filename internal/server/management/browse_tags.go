@@ -36,7 +36,8 @@ type listedTag struct {
 	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When the tag was made, moved or pushed again. Missing in the history"`
 	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"In the history: how the tag came to an end, as a kind of entry of the audit log"`
 	ManifestGone   bool       `json:"manifest_gone,omitempty" doc:"In the history: the manifest isn't in the repository any more, so the tag can't be restored, and size is 0"`
-	IsProtected    bool       `json:"is_protected,omitempty" doc:"A rule protects the tag from being moved and deleted. Only in the description of one tag"`
+	Immutable      bool       `json:"immutable,omitempty" doc:"Nobody may move or delete the tag, by its own setting"`
+	IsProtected    bool       `json:"is_protected,omitempty" doc:"The tag is immutable, or a rule protects it from being moved and deleted. Only in the description of one tag"`
 	ProtectedBy    string     `json:"protected_by,omitempty" doc:"The rule, for clients that may list the rules" example:"^v[0-9.]+$ of namespace library"`
 	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: not pulled since pulls are counted, or the statistics can't be read now"`
 	PullCount      *int64     `json:"pull_count" doc:"Null if last_pulled_at is"`
@@ -47,7 +48,7 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag
 	l := listedTag{
 		Name: t.Name, StartTS: t.PushedAt.Unix(), LastModified: quayTime(t.PushedAt), ManifestDigest: t.Digest,
 		IsManifestList: t.IsIndex, Size: t.Size, MediaType: t.MediaType, ArtifactType: t.ArtifactType,
-		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt, Expiration: quayTime(t.ExpiresAt),
+		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt, Expiration: quayTime(t.ExpiresAt), Immutable: t.Immutable,
 	}
 	if !t.ExpiresAt.IsZero() {
 		l.EndTS = t.ExpiresAt.Unix()
@@ -221,6 +222,7 @@ func (a *API) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pull
 type movedTag struct {
 	ManifestDigest string         `json:"manifest_digest,omitempty" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
 	Expiration     *tagExpiration `json:"expiration,omitempty"`
+	Immutable      *bool          `json:"immutable,omitempty" doc:"True: nobody may move or delete the tag any more, and its expiration is removed. False: undoes that. Either needs the access maintain"`
 }
 
 // tagExpiration is the date at which a tag is to be deleted, as the JSON text that the
@@ -321,7 +323,8 @@ func (a *API) addTag() {
 		}
 		out := newListedTag(page.Tags[0], a.pullsOf(ctx, page))
 		rule, err := a.catalog.ProtectionOf(ctx, in.Repository, in.Tag)
-		if out.IsProtected = rule != nil; out.IsProtected && a.may(ctx, auth.Maintain, auth.OfRepository(in.Repository)) {
+		out.IsProtected = rule != nil || out.Immutable
+		if rule != nil && a.may(ctx, auth.Maintain, auth.OfRepository(in.Repository)) {
 			out.ProtectedBy = rule.Pattern.String() + " of " + rule.Scope.String()
 		}
 		return &getOutput{out}, err
@@ -337,7 +340,8 @@ func (a *API) tagOptions(ctx context.Context, repository string) []catalog.TagOp
 	return []catalog.TagOption{catalog.KeepTag}
 }
 
-// changeTag moves a tag, sets its expiration, or both. A client that may not move tags may not
+// changeTag moves a tag, makes it immutable or undoes that, sets its expiration, or several of
+// these. A client that may not move tags may not
 // set an expiration either, since that deletes the tag.
 func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) error {
 	options := a.tagOptions(ctx, tag.Repository)
@@ -351,7 +355,12 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 			return err
 		}
 	}
-	if change.ManifestDigest != "" || change.Expiration == nil {
+	if change.Immutable != nil {
+		if err := a.mayMakeImmutable(ctx, tag, *change.Immutable); err != nil {
+			return err
+		}
+	}
+	if change.ManifestDigest != "" || change.Expiration == nil && change.Immutable == nil {
 		d, err := oci.ParseDigest(change.ManifestDigest)
 		if err != nil {
 			return server.Refusal(http.StatusBadRequest, "manifest_digest: %v", err)
@@ -360,10 +369,28 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 			return err
 		}
 	}
+	if change.Immutable != nil {
+		if err := a.catalog.SetTagImmutable(ctx, tag.Repository, tag.Tag, *change.Immutable); err != nil {
+			return err
+		}
+	}
 	if change.Expiration == nil {
 		return nil
 	}
 	return a.catalog.SetTagExpiration(ctx, tag.Repository, tag.Tag, expires)
+}
+
+// mayMakeImmutable returns an error if the client may not make the tag immutable or undo that. A
+// client that sends back what it got changes nothing, and needs no right for it.
+func (a *API) mayMakeImmutable(ctx context.Context, tag TagInput, on bool) error {
+	page, err := a.catalog.BrowseTags(ctx, tag.Repository, catalog.TagQuery{Exact: tag.Tag, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if now := len(page.Tags) > 0 && page.Tags[0].Immutable; now == on {
+		return nil
+	}
+	return a.server.Authorize(ctx, auth.Maintain, auth.OfRepository(tag.Repository))
 }
 
 type deleteTagInput struct {
@@ -391,7 +418,8 @@ func (a *API) addTagChanges() {
 		Summary: "Create or move a tag, or have it deleted at a date",
 		Description: "With manifest_digest: points the tag to a manifest that is in the repository. A protected tag stays where it is: 409. " +
 			"With expiration: the tag is deleted at that date, within a minute. Whoever pushes the tag again, or moves it, takes the date away; " +
-			"so does a rule that protects the tag by then. With both, the date is that of the tag that was moved.",
+			"so does a rule that protects the tag by then. With both, the date is that of the tag that was moved. " +
+			"With immutable: the tag is protected as if a rule matched it alone.",
 		DefaultStatus: http.StatusCreated,
 		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge,
 			http.StatusUnsupportedMediaType},

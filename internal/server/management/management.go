@@ -190,6 +190,7 @@ func New(o Options) (*API, error) {
 	a.addLogs()
 	a.addExports()
 	a.addProtection()
+	a.addTagLabels()
 	a.addHolds()
 	a.addQuotas()
 	a.addWebhooks()

@@ -106,7 +106,7 @@ func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Regist
 	}
 	r := &Registry{DB: d, DSN: dsn, Dir: dir, Log: new(LogBuffer), Metrics: &Metrics{Registry: prometheus.NewRegistry()}}
 	newCatalog := func(change func(*catalog.Options)) *catalog.Catalog {
-		o := catalog.Options{DB: d, Replica: id, Log: quiet,
+		o := catalog.Options{DB: d, Replica: id, Log: quiet, Store: store,
 			Look: func(ctx context.Context, key string, size int64) (string, error) {
 				return blob.Look(ctx, store, key, size)
 			}}

@@ -18,7 +18,7 @@ import (
 
 func namespaceCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("namespace", "Look at namespaces, create and delete them",
-		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src)))
+		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src), namespaceLabelsCommand(src)))
 }
 
 // nameFlags are the flags --prefix and --contains, which restrict a list to names with this

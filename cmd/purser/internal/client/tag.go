@@ -19,7 +19,7 @@ import (
 
 func tagCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("tag", "Look at tags, move, delete and restore them",
-		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src)))
+		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src), tagImmutableCommand(src)))
 }
 
 // tagView is a tag in the API's format.
@@ -35,6 +35,8 @@ type tagView struct {
 	LastPulledAt *time.Time `json:"last_pulled_at"`
 	PullCount    *int64     `json:"pull_count"`
 	PullDisplay  *string    `json:"pull_count_display"`
+	EndTS        int64      `json:"end_ts,omitempty"`
+	Immutable    bool       `json:"immutable,omitempty"`
 }
 
 // pulled formats when a tag or manifest was last pulled, and how often (`n`). If no pull is
@@ -166,6 +168,14 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 	if m.Referrers.Rows > 0 {
 		referrers = atLeast(m.Referrers)
 	}
+	expires, immutable := "", ""
+	if t.EndTS != 0 {
+		at := time.Unix(t.EndTS, 0)
+		expires = clock(&at)
+	}
+	if t.Immutable {
+		immutable = "yes"
+	}
 	others := ""
 	for _, name := range m.Tags {
 		if name != t.Name {
@@ -175,7 +185,7 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 	return fields(w, "tag", t.Name, "digest", t.Digest, "type", t.MediaType, "artifact type", t.ArtifactType,
 		"size", command.Size(t.Size), "platform", platform, "built", built, "layers", layers, "referrers", referrers,
 		"other tags", strings.TrimSpace(others), "first push", clock(&t.CreatedAt), "last push", clock(&t.PushedAt),
-		"last pull", pulled(t.LastPulledAt, t.PullCount))
+		"last pull", pulled(t.LastPulledAt, t.PullCount), "expires", expires, "immutable", immutable)
 }
 
 // builtAt formats the build time in an image's configuration. It returns a text that isn't

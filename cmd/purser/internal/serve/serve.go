@@ -216,6 +216,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
+		Store: p.store,
 		// The settings allow 0 as the size of a cache, but catalog.Options takes 0 for the
 		// default. Therefore 0 becomes 1, the smallest size.
 		CacheOff:           !cfg.Cache.Enabled,
