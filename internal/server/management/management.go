@@ -191,6 +191,7 @@ func New(o Options) (*API, error) {
 	a.addExports()
 	a.addProtection()
 	a.addTagLabels()
+	a.addSelectedTags()
 	a.addHolds()
 	a.addQuotas()
 	a.addWebhooks()

@@ -19,7 +19,7 @@ import (
 
 func tagCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("tag", "Look at tags, move, delete and restore them",
-		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src), tagImmutableCommand(src)))
+		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src), tagExpireCommand(src), tagImmutableCommand(src)))
 }
 
 // tagView is a tag in the API's format.
@@ -245,11 +245,22 @@ func tagRestoreCommand(src *command.Source) *cobra.Command {
 }
 
 func tagDeleteCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1)}
-	yes := addYes(cmd)
+	cmd := &cobra.Command{
+		Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1),
+		Long: "Delete tags. In the name of a tag, * stands for any characters; quote it, so that the shell leaves it alone. What a pattern\n" +
+			"selects is shown before. Tags that are protected or deployed stay, and are named; the others are deleted.",
+		Example: "  purser tag delete library/app:v1 library/app:v2\n  purser tag delete 'library/app:pr-7-*' --yes",
+	}
+	yes, count := addYes(cmd), addCount(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
 	holds := addOverrideHolds(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if strings.Contains(strings.Join(args, ""), "*") {
+			if *override {
+				return command.Usagef("--override-protection is for tags that are named, and not for a pattern")
+			}
+			return deleteSelected(cmd, c, args, *count, *yes, holds())
+		}
 		paths := make([]string, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
 		for i, arg := range args {
 			var err error
@@ -275,6 +286,20 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 		return nil
 	})
 	return cmd
+}
+
+// deleteSelected deletes the tags that the arguments select, at least one of which is a pattern.
+func deleteSelected(cmd *cobra.Command, c *api.Client, args []string, count int, yes bool, holds url.Values) error {
+	list, err := parseSelections(args)
+	if err != nil {
+		return err
+	}
+	body := map[string]any{}
+	if holds.Get("override_holds") != "" {
+		body["override_holds"] = true
+	}
+	return changeAll(cmd, c, list, "delete", body, count, yes, "Delete %s? They can be restored until garbage collection deletes their manifests.",
+		func(tags string) string { return "Deleted " + tags + "." })
 }
 
 // addOverrideHolds adds the flag --override-holds. The result returns the query of a deletion.

@@ -1,0 +1,174 @@
+package client
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// selection is an argument that names a tag, or several by a pattern.
+type selection struct {
+	arg, repository, pattern string
+	count                    int // tags that it selects
+}
+
+// shownTags is how many of the selected tags a question shows.
+const shownTags = 10
+
+// parseSelections parses the arguments before anything is done: if one is misspelt, nothing is.
+func parseSelections(args []string) (list []selection, err error) {
+	for _, arg := range args {
+		repository, tag, err := splitTag(arg)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, selection{arg: arg, repository: repository, pattern: tag})
+	}
+	return list, nil
+}
+
+// addCount adds the flag --count, which repeats the number of selected tags.
+func addCount(cmd *cobra.Command) *int {
+	return cmd.Flags().Int("count", -1, "for a pattern that selects half of the tags or more: repeat `NUMBER`, how many it selects")
+}
+
+// preview asks what each argument selects, and returns the words for a question. It returns an error
+// if an argument selects half of a repository's tags and `count` isn't their number.
+func preview(cmd *cobra.Command, c *api.Client, list []selection, what string, body map[string]any, count int) (words string, total int, err error) {
+	var parts []string
+	for i := range list {
+		s := &list[i]
+		var found api.ChangedTags
+		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), s.body(body, "dry_run", true), &found); err != nil {
+			return "", 0, fmt.Errorf("%s: %w", s.arg, err)
+		}
+		s.count, total = found.Selected, total+found.Selected
+		if !strings.Contains(s.pattern, "*") {
+			parts = append(parts, s.arg)
+			continue
+		}
+		names := strings.Join(found.Tags[:min(shownTags, len(found.Tags))], ", ")
+		if found.Selected > shownTags {
+			names += ", …"
+		}
+		parts = append(parts, fmt.Sprintf("%s, which is %s (%s)", s.arg, command.Count(int64(found.Selected), "tag"), names))
+		if found.Half && count != found.Selected {
+			return "", 0, command.Usagef("%s selects %s, half of the tags of %s or more: %s. If that is meant, add --count %d",
+				s.arg, command.Count(int64(found.Selected), "tag"), s.repository, names, found.Selected)
+		}
+	}
+	return strings.Join(parts, "; "), total, nil
+}
+
+// body returns the body of a request about the selection: the members of `body` and one more.
+func (s *selection) body(body map[string]any, name string, value any) map[string]any {
+	out := map[string]any{"pattern": s.pattern, name: value}
+	for k, v := range body {
+		out[k] = v
+	}
+	return out
+}
+
+// change changes what the selection selects, as much as a request does at a time, and says so by
+// `done`, of a number of tags.
+func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body map[string]any, done func(tags string) string) (refused int, err error) {
+	request, changed := s.body(body, "count", s.count), 0
+	for {
+		var answer api.ChangedTags
+		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), request, &answer); err != nil {
+			return refused, fmt.Errorf("%s: %w", s.arg, err)
+		}
+		for _, r := range answer.Refused {
+			refused++
+			if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s stays: %s\n", s.repository, r.Tag, r.Reason); err != nil {
+				return refused, err
+			}
+		}
+		if changed += answer.Changed; answer.Next == "" {
+			break
+		}
+		request["after"] = answer.Next
+	}
+	tags := s.arg
+	if strings.Contains(s.pattern, "*") {
+		tags = command.Count(int64(changed), "tag") + " of " + s.repository
+	} else if changed == 0 {
+		return refused, nil
+	}
+	return refused, say(cmd, "%s\n", done(tags))
+}
+
+// changeAll asks, and then changes all selections.
+func changeAll(cmd *cobra.Command, c *api.Client, list []selection, what string, body map[string]any, count int, yes bool,
+	question string, done func(tags string) string,
+) error {
+	words, total, err := preview(cmd, c, list, what, body, count)
+	if err != nil {
+		return err
+	}
+	if total == 0 {
+		return say(cmd, "No tag matches.\n")
+	}
+	if err := confirm(cmd, yes, question, words); err != nil {
+		return err
+	}
+	stay := 0
+	for i := range list {
+		refused, err := list[i].change(cmd, c, what, body, done)
+		if stay += refused; err != nil {
+			return err
+		}
+	}
+	if stay > 0 {
+		return command.Refuse(command.Count(int64(stay), "tag") + " stayed")
+	}
+	return nil
+}
+
+func tagExpireCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "expire REPOSITORY:TAG...", Short: "Have tags deleted at a date, or never", Args: cobra.MinimumNArgs(1),
+		Long: "Have tags deleted at a date, or take their dates away. In the name of a tag, * stands for any characters; quote it, so that\n" +
+			"the shell leaves it alone. A push of a tag takes its date away.",
+		Example: "  purser tag expire 'library/app:pr-7-*' --in 2d --yes\n  purser tag expire library/app:v1 --at 2030-01-02T15:04:05Z\n  purser tag expire library/app:v1 --never",
+	}
+	yes, count := addYes(cmd), addCount(cmd)
+	var in, at string
+	textFlag(cmd, &in, "in", "", "delete them after `AGE`, such as 2d: by the clock of the registry's database", checkAge)
+	cmd.Flags().StringVar(&at, "at", "", "delete them at `TIME`, such as 2030-01-02T15:04:05Z")
+	never := cmd.Flags().Bool("never", false, "take their dates away")
+	cmd.MarkFlagsOneRequired("in", "at", "never")
+	cmd.MarkFlagsMutuallyExclusive("in", "at", "never")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		list, err := parseSelections(args)
+		if err != nil {
+			return err
+		}
+		body, when := map[string]any{"never": true}, "Never"
+		switch {
+		case in != "":
+			body, when = map[string]any{"in": in}, "In "+in
+		case at != "":
+			body, when = map[string]any{"at": at}, "At "+at
+		}
+		if age, err := autoprune.ParseAge(in); err == nil && age.Duration() < time.Hour {
+			when += ", which is " + age.Duration().String() + " (m is minutes)"
+		} else if !strings.Contains(strings.Join(args, ""), "*") {
+			*yes = true // it names tags, and a later date takes it back
+		}
+		done := func(tags string) string {
+			if *never {
+				return tags + ": without a date of deletion."
+			}
+			return when + ", " + tags + " will be deleted."
+		}
+		return changeAll(cmd, c, list, "expire", body, *count, *yes, when+": delete %s?", done)
+	})
+	return cmd
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestTagPatterns: a pattern shows what it selects, and one that selects half of the tags needs their
+// number; what is protected stays and is named.
+func TestTagPatterns(t *testing.T) {
+	t.Parallel()
+	s, _, _ := yearOfPulls(t, false)
+	for _, tag := range []string{"pr-7-a", "pr-7-b", "pr-70-a", "v1", "v2", "v3"} {
+		s.push("acme/app", tag, tag)
+	}
+	s.refused("no terminal", "tag", "delete", "acme/app:pr-7-*")
+	s.refused("add --count 3", "tag", "delete", "acme/app:v*", "--yes")
+	s.refused("add --count 3", "tag", "expire", "acme/app:v*", "--in", "2d", "--yes", "--count", "2")
+	s.refused("m is minutes", "tag", "expire", "acme/app:v1", "--in", "6m")
+	s.refused("no unit", "tag", "expire", "acme/app:v1", "--in", "6")
+	if got := s.run("tag", "expire", "acme/app:pr-7-*", "--in", "2d", "--yes"); !strings.Contains(got, "2 tags of acme/app will be deleted") {
+		t.Errorf("expire prints %q", got)
+	}
+	if got := s.run("tag", "show", "acme/app:pr-7-a"); !regexp.MustCompile(`(?m)^expires +\d`).MatchString(got) {
+		t.Errorf("show prints %q", got)
+	}
+	s.run("tag", "expire", "acme/app:pr-7-a", "--never")
+	s.run("tag", "immutable", "acme/app:pr-7-b")
+	s.refused("1 tag stayed", "tag", "delete", "acme/app:pr-7-*", "--yes")
+	if got := strings.Join(first(s.run("tag", "list", "acme/app", "--sort", "name")), " "); got != "pr-7-b pr-70-a v1 v2 v3" {
+		t.Errorf("left are %s", got)
+	}
+	s.run("tag", "immutable", "acme/app:pr-7-b", "--undo")
+	s.run("tag", "delete", "acme/app:pr-7-*", "--yes")
+	if got := s.run("tag", "delete", "acme/app:pr-7-*", "--yes"); !strings.Contains(got, "No tag matches") {
+		t.Errorf("a pattern without tags prints %q", got)
+	}
+	if got := s.run("namespace", "labels", "acme", "--expires-after"); !strings.Contains(got, "counts") || !strings.Contains(got, "is ignored") {
+		t.Errorf("labels prints %q", got)
+	}
+
+}
