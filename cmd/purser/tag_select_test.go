@@ -40,4 +40,16 @@ func TestTagPatterns(t *testing.T) {
 		t.Errorf("labels prints %q", got)
 	}
 
+	// exceptions
+	s.run("policy", "create", "acme", "--older-than", "300d")
+	if got := s.run("prune", "except", "acme/app"); !strings.Contains(got, "keeps every tag") {
+		t.Errorf("except prints %q", got)
+	}
+	for _, args := range [][]string{{"prune", "exceptions", "acme"}, {"prune", "status", "acme"}, {"prune", "preview", "acme"}} {
+		if got := s.run(args...); !strings.Contains(got, "EXCEPTION") {
+			t.Errorf("%s prints %q", args, got)
+		}
+	}
+	s.run("prune", "except", "acme/app", "--end", "--yes")
+
 }

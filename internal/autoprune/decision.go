@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -146,6 +147,9 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case InGrace, OutsideWindow, Asks, NoReporter, AwaitsConfirmation:
 		return "selected by a policy that waits: " + r.waits
 	case Inactive:
+		if slices.ContainsFunc(v.rules, func(r rule) bool { return r.excepted }) {
+			return "the repository is an exception, in which the policies of the namespace and of the registry delete nothing"
+		}
 		return "no policy that applies is on and deletes tags"
 	case PolicyUnreadable:
 		return fmt.Sprintf("policy %s selects nothing: %s", r.id, r.rests)

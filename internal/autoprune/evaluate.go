@@ -70,6 +70,8 @@ type rule struct {
 	// inactive says that the policy selects nothing and doesn't matter for what other
 	// policies select, because of its mode or its method. Its keep rules do matter unless it is off.
 	inactive bool
+	// excepted says that it is inactive because the repository is an exception.
+	excepted bool
 	// waits is why the policy deletes nothing of what it selects, "" if it may delete; waitCode
 	// is the code of the reason. Other policies select what they would select if it didn't wait.
 	waits    string
@@ -127,7 +129,8 @@ func newVerdict(rules Rules) *Verdict {
 			policy: applied.Policy, id: applied.ID, place: i,
 			cutoff:   rules.Now.Add(-applied.Policy.age.Duration()),
 			orphans:  rules.Now.Add(-orphanAge),
-			inactive: applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would || applied.Policy.method == UntaggedManifests,
+			inactive: applied.Excepted || applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would || applied.Policy.method == UntaggedManifests,
+			excepted: applied.Excepted,
 		}
 		if !rules.Would && !rules.IgnoreWaits {
 			r.waitCode, r.waits = applied.waiting(rules.Now)

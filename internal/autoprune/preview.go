@@ -109,6 +109,9 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err != nil {
 		return nil, err
 	}
+	if t.Scope() == RepositoryScope && o.Policy != nil {
+		clear(l.exceptions) // the policy is tried out as one of the repository's own
+	}
 	if l.readUses() || o.Policy != nil && o.Policy.readsUses() {
 		if err := p.settleFor(ctx, l); err != nil {
 			return nil, err
@@ -230,7 +233,7 @@ func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
 	rules.Policies, saved = nil, nil
 	if v.o.Policy.appliesIn(t.Path) {
 		saved = []Saved{{Policy: *v.o.Policy}}
-		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0])}}
+		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
 	}
 	return rules, saved
 }

@@ -57,6 +57,10 @@ type Applied struct {
 	// the policy also waits until it is Announced.
 	ActiveFrom *time.Time
 	Announced  bool
+	// Excepted says that the policy is the namespace's or the registry's, and that the repository is
+	// an exception: the policy selects nothing. Its keep rules and its neverBelow count nevertheless,
+	// so that an exception makes no policy delete more.
+	Excepted bool
 	// Capped is why the policy waits because of its cap; "" if it doesn't.
 	Capped string
 	// Unreported is why the policy rests without the reporters that it requires, and Unconfirmed

@@ -21,6 +21,7 @@ type policies struct {
 	off                 bool // the namespace refuses the defaults
 	protection          []catalog.ProtectionRule
 	caps                *caps            // of the run or preview; nil: no policy has a cap
+	exceptions          map[int64]bool   // repositories in which the policies of the namespace and the registry delete nothing
 	announcements       map[string]int64 // versions of policies that were announced, see grace.go
 	pulls               PullRecord
 	rests               map[string]rest        // by policy, see rests.go
@@ -33,13 +34,14 @@ type policies struct {
 // namespaces there is nothing to prune, and these reads are most of what a time slice
 // costs.
 func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
-	out := &policies{repositories: make(map[int64][]Saved), announcements: make(map[string]int64)}
+	out := &policies{repositories: make(map[int64][]Saved), announcements: make(map[string]int64), exceptions: make(map[int64]bool)}
 	b := new(pgx.Batch)
 	queuePolicies(b, DefaultScope, owner{}, &out.defaults)
 	queuePolicies(b, NamespaceScope, owner{namespace: namespace}, &out.namespace)
 	b.Queue("SELECT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", namespace).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&out.off) })
 	out.queueRepositories(b, namespace)
+	out.queueExceptions(b, namespace)
 	b.Queue("SELECT policy, version FROM autopruneannouncements WHERE namespace_id = $1", namespace).Query(func(rows pgx.Rows) error {
 		var id string
 		var version int64
@@ -137,7 +139,7 @@ const unreadableText = "it can't be read by this version: "
 func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{
-		Policies: Combine(l.applied(DefaultScope, l.defaults), l.applied(NamespaceScope, l.namespace), l.applied(RepositoryScope, own), l.off),
+		Policies: Combine(l.except(t, l.applied(DefaultScope, l.defaults)), l.except(t, l.applied(NamespaceScope, l.namespace)), l.applied(RepositoryScope, own), l.off),
 		Pulls:    l.pulls,
 	}
 	for _, rule := range l.protection {

@@ -785,6 +785,14 @@ CREATE TABLE autoprunewithoutdefaults (
     namespace_id bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE
 );
 
+-- Repositories in which the policies of the namespace and of the registry delete nothing, until a
+-- time or, if that is NULL, until somebody ends it.
+CREATE TABLE autopruneexceptions (
+    repository_id bigint PRIMARY KEY REFERENCES repositories (id) ON DELETE CASCADE,
+    until         timestamptz,
+    created_at    timestamptz NOT NULL DEFAULT now()
+);
+
 -- lease and leased_until say which worker works on the task and until when; after leased_until
 -- any worker may take the task. If a run needs several time slices, the next time slice
 -- continues with the repositories whose ids are greater than next_repository. "asked" is set if

@@ -96,6 +96,7 @@ func (a *API) addPruning() {
 	a.addPruneAsks()
 	a.addExemptions()
 	a.addRests()
+	a.addExceptions()
 	a.addPruneRuns()
 }
 

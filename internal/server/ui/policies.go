@@ -69,6 +69,8 @@ type policiesData struct {
 	State     *pruneState // nil: hidden
 	Asks      []autoprune.Ask
 	NoDefault bool // the namespace has refused the registry's default policies
+	// Exceptions are the repositories in which only their own policies delete.
+	Exceptions []autoprune.Exception
 }
 
 // showPolicies lists the policies of a place, and those of others that apply there.
@@ -86,6 +88,9 @@ func (q *request) showPolicies(n *notice) error {
 		return err
 	}
 	d.markRests()
+	if err := q.exceptions(&d); err != nil {
+		return err
+	}
 	out := q.placePage(p, "/-/policies")
 	out.Heading, out.Notice, out.Data = p.Name(), n, d
 	if out.Notice == nil {
@@ -191,6 +196,8 @@ func changePolicies(q *request) error {
 		body := map[string]int64{"version": version, "tags": tags}
 		err := q.call(http.MethodPost, whole.api("/autoprune/asks/%s/approve", id), body, nil)
 		return q.showPolicies(noticeOf(err, "Approved: the policy may delete up to "+plural(tags, "tag", "tags")+" in one run within 7 days."))
+	case "except", "unexcept":
+		return q.except(p, q.form.Get("do") == "except")
 	case "run":
 		err := q.call(http.MethodPost, whole.api("/autoprune/run"), nil, nil)
 		return q.showPolicies(noticeOf(err, "A worker prunes namespace "+p.namespace+" next. The list of runs says what it has deleted."))

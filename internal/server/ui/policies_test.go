@@ -323,3 +323,26 @@ func TestAsksAndRuns(t *testing.T) {
 	want(t, string(r.send(t, path+"/undo", url.Values{}).WantStatus(t, 200).Content), "6 tags are back")
 	r.page(t, 404, "/ui/runs/"+strings.Repeat("0", 8)+"-0000-0000-0000-000000000000")
 }
+
+// TestExceptionOnPage: a form makes a repository an exception and ends it, and both pages of policies
+// say so.
+func TestExceptionOnPage(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	r.Manage(t, "POST", "/organization/acme/autoprunepolicy", `{"method": "number_of_tags", "numTags": 10}`).WantStatus(t, 201)
+	const page = "/ui/repositories/acme/app/-/policies"
+	for _, step := range []struct{ do, says, namespace string }{
+		{"except", "This repository is an exception", "In these repositories only their own policies delete"},
+		{"unexcept", "Keep it from these policies", "This namespace"},
+	} {
+		r.send(t, page, url.Values{"do": {step.do}}).WantStatus(t, 200)
+		if got := r.page(t, 200, page); !strings.Contains(got, step.says) {
+			t.Errorf("after %s the page of the repository doesn't say %q", step.do, step.says)
+		}
+		got := r.page(t, 200, "/ui/namespaces/acme/-/policies")
+		if strings.Contains(got, "In these repositories only") != (step.do == "except") {
+			t.Errorf("after %s the page of the namespace has %s", step.do, got)
+		}
+	}
+}

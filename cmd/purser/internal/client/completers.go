@@ -33,7 +33,7 @@ var completions = map[string][]completer{
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
 	"policy update": {targets, policies}, "policy delete": {targets, policies},
 	"prune preview": {targets}, "prune forecast": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
-	"prune asks": {namespaces}, "namespace labels": {namespaces}, "prune approve": {namespaces, pruneAsks}, "prune confirm": {namespaces, pruneRests},
+	"prune asks": {namespaces}, "prune except": {repositoryNames}, "prune exceptions": {namespaces}, "namespace labels": {namespaces}, "prune approve": {namespaces, pruneAsks}, "prune confirm": {namespaces, pruneRests},
 	"quota set": {namespaces}, "quota show": {namespaces}, "quota delete": {namespaces}, "quota recount": {namespaces},
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
 	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},

@@ -25,7 +25,7 @@ import (
 func pruneCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("prune", "See what auto-pruning would do, does and did",
 		prunePreviewCommand(src), pruneForecastCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
-		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneConfirmCommand(src), pruneDefaultsCommand(src)))
+		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneExceptCommand(src), pruneExceptionsCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneConfirmCommand(src), pruneDefaultsCommand(src)))
 }
 
 // maxPreviewed is how many of the tags to be deleted the API lists at most in a preview.
@@ -67,7 +67,12 @@ func prunePreviewCommand(src *command.Source) *cobra.Command {
 			}
 		}
 		warn(cmd, autoprune.Sentences(p.Found))
-		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p.Preview, *stay) })
+		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error {
+			if err := printPreview(w, p.Preview, *stay); err != nil || len(args) == 0 {
+				return err
+			}
+			return printExceptions(cmd, w, c, args[0])
+		})
 	})
 	return cmd
 }
@@ -181,7 +186,12 @@ func pruneStatusCommand(src *command.Source) *cobra.Command {
 		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "autoprune"), nil, &s); err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+		return format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error {
+			if err := s.print(w, args[0]); err != nil {
+				return err
+			}
+			return printExceptions(cmd, w, c, args[0])
+		})
 	})
 	return cmd
 }
