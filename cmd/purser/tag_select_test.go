@@ -10,7 +10,7 @@ import (
 // number; what is protected stays and is named.
 func TestTagPatterns(t *testing.T) {
 	t.Parallel()
-	s, _, _ := yearOfPulls(t, false)
+	s, main, stats := yearOfPulls(t, false)
 	for _, tag := range []string{"pr-7-a", "pr-7-b", "pr-70-a", "v1", "v2", "v3"} {
 		s.push("acme/app", tag, tag)
 	}
@@ -40,7 +40,7 @@ func TestTagPatterns(t *testing.T) {
 		t.Errorf("labels prints %q", got)
 	}
 
-	// exceptions
+	// exceptions and freeing
 	s.run("policy", "create", "acme", "--older-than", "300d")
 	if got := s.run("prune", "except", "acme/app"); !strings.Contains(got, "keeps every tag") {
 		t.Errorf("except prints %q", got)
@@ -50,6 +50,18 @@ func TestTagPatterns(t *testing.T) {
 			t.Errorf("%s prints %q", args, got)
 		}
 	}
+	change(t, main, "UPDATE tags SET created_at = now() - interval '200 days', updated_at = NULL")
+	change(t, stats, "DELETE FROM tagpullstatistics")
+	s.refused("nothing can be deleted", "prune", "free", "1kB", "acme", "--yes")
 	s.run("prune", "except", "acme/app", "--end", "--yes")
-
+	if got := s.run("prune", "free", "1GB", "acme", "--dry-run"); !strings.Contains(got, "4 tags would be deleted") {
+		t.Errorf("free prints %q", got)
+	}
+	if got := s.run("prune", "free", "1GB", "--yes"); !strings.Contains(got, "1 namespace") {
+		t.Errorf("free prints %q", got)
+	}
+	s.run("prune", "run", "acme")
+	if got := s.run("tag", "list", "acme/app"); strings.Contains(got, "v1") {
+		t.Errorf("left are %s", got)
+	}
 }

@@ -84,6 +84,7 @@ const (
 	UndoAutoprune     Kind = "undo_autoprune"
 	ChangeExemptions  Kind = "change_autoprune_exemptions" // somebody let policies select restored tags again
 	ChangeException   Kind = "change_autoprune_exception"  // a repository became an exception, in which only its own policies delete, or that ended
+	FreeSpace         Kind = "free_space"                  // somebody let the least recently used tags be deleted, to free bytes
 	AnnounceAutoprune Kind = "announce_autoprune"          // a run announced a policy in its grace period
 	AskAutoprune      Kind = "ask_autoprune"               // a policy would delete more than its cap
 	ApproveAutoprune  Kind = "approve_autoprune"           // somebody lets it
@@ -143,7 +144,7 @@ var kinds = []Kind{
 	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
-	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, ChangeException, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, RestAutoprune, ConfirmAutoprune, ObserveAutoprune, ChangeProtection, ChangeImmutable, ChangeTagLabels, ChangeDefault,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeExemptions, ChangeException, FreeSpace, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, RestAutoprune, ConfirmAutoprune, ObserveAutoprune, ChangeProtection, ChangeImmutable, ChangeTagLabels, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunImport, FinishImport, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys, EndLogIns,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,

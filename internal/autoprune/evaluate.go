@@ -412,6 +412,8 @@ func (r *rule) judgeConsidered(t *Tag) (code Code, selected bool) {
 		return TooOld, true
 	}
 	switch used := t.used(); {
+	case r.policy.bound.beyond(t):
+		return RecentlyPulled, false
 	case used.IsZero():
 		return NeverPulled, true
 	case used.Before(r.cutoff):

@@ -48,6 +48,8 @@ type Policy struct {
 	where   selectors
 	guard   safeguards
 	keep    []keepRule
+	// bound restricts a policy that frees bytes (see free.go); nil: no restriction. No text has it.
+	bound *freeBound
 }
 
 // Method returns how the policy selects, "" for the zero value.

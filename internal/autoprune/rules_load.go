@@ -22,6 +22,7 @@ type policies struct {
 	protection          []catalog.ProtectionRule
 	caps                *caps            // of the run or preview; nil: no policy has a cap
 	exceptions          map[int64]bool   // repositories in which the policies of the namespace and the registry delete nothing
+	free                *freeRequest     // of the run; nil: none
 	announcements       map[string]int64 // versions of policies that were announced, see grace.go
 	pulls               PullRecord
 	rests               map[string]rest        // by policy, see rests.go
@@ -96,7 +97,7 @@ func (l *policies) queueRepositories(b *pgx.Batch, namespace int64) {
 
 // none says that no policy applies anywhere in the namespace.
 func (l *policies) none() bool {
-	return len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
+	return l.free == nil && len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
 }
 
 // readUses says whether any of the policies needs to know when tags were last used.
@@ -107,7 +108,7 @@ func (l *policies) readUses() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(l.defaults, reads) || slices.ContainsFunc(l.namespace, reads)
+	return l.free != nil || slices.ContainsFunc(l.defaults, reads) || slices.ContainsFunc(l.namespace, reads)
 }
 
 // unreadable returns the ids of the policies that this version of the program can't read,
@@ -160,7 +161,7 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 		saved[i] = byID[a.ID]
 		r.Policies[i].Uncovered = uncovered
 	}
-	return r, saved
+	return l.withFree(t, r, saved)
 }
 
 func (l *policies) applied(scope Scope, list []Saved) []Applied {

@@ -198,7 +198,7 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 	_, err = pgx.ForEachRow(rows, []any{&id, &policy, &version}, func() error {
 		t := &page[places[id]]
 		for place, s := range r.saved {
-			if s.ID == policy && s.rule <= version {
+			if s.ID == policy && s.rule <= version || s.Policy.bound != nil || s.ID == freeName {
 				t.tag.Exempt = t.tag.Exempt.with(place)
 			}
 		}

@@ -189,6 +189,9 @@ func (p *Pruner) finishTask(ctx context.Context, tx pgx.Tx, t *task, status stri
 			status = CASE WHEN asked THEN 'queued' ELSE $2 END,
 			last_ran_ms = CASE WHEN asked THEN NULL ELSE (extract(epoch FROM clock_timestamp()) * 1000)::bigint END
 		WHERE namespace_id = $1`, t.namespace, status)
+	if err == nil {
+		_, err = tx.Exec(ctx, "DELETE FROM autoprunefree WHERE namespace_id = $1 AND (run = $2 OR created_at <= now() - $3::interval)", t.namespace, t.run, freeLasts)
+	}
 	if err != nil {
 		return fmt.Errorf("ending a run of namespace %s: %w", t.name, err)
 	}
@@ -211,8 +214,9 @@ func (p *Pruner) dropTaskWithoutPolicies(ctx context.Context, t *task) (dropped 
 			WHERE namespace_id = $1
 				AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = t.namespace_id)
 				AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy WHERE namespace_id = t.namespace_id)
+				AND NOT EXISTS (SELECT FROM autoprunefree WHERE namespace_id = t.namespace_id AND created_at > now() - $2::interval)
 				AND (NOT EXISTS (SELECT FROM defaultautoprunepolicy)
-					OR EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = t.namespace_id))`, t.namespace)
+					OR EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = t.namespace_id))`, t.namespace, freeLasts)
 		if err != nil {
 			return fmt.Errorf("deleting the task of namespace %s: %w", t.name, err)
 		}

@@ -89,10 +89,14 @@ func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted
 func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	now := time.Now()
 	l, err := p.load(ctx, p.db.Pool, t.namespace)
+	waits := false
+	if err == nil {
+		waits, err = p.loadFree(ctx, t, l)
+	}
 	if err != nil {
 		return 0, p.fail(ctx, t, err)
 	}
-	if l.none() {
+	if l.none() && !waits {
 		dropped, err := p.dropTaskWithoutPolicies(ctx, t)
 		if dropped {
 			return 0, p.stopRun(ctx, t)

@@ -793,6 +793,21 @@ CREATE TABLE autopruneexceptions (
     created_at    timestamptz NOT NULL DEFAULT now()
 );
 
+-- Requests to free bytes. The namespace's next run, whose id is in the column run, deletes the tags
+-- up to a place in the order of last uses: see autoprune/free.go.
+CREATE TABLE autoprunefree (
+    namespace_id  bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
+    id            uuid NOT NULL,
+    unused_for    text NOT NULL,
+    known         boolean NOT NULL,
+    at            timestamptz NOT NULL,
+    repository_id bigint NOT NULL,
+    name          text NOT NULL,
+    since         timestamptz NOT NULL,
+    run           uuid,
+    created_at    timestamptz NOT NULL DEFAULT now()
+);
+
 -- lease and leased_until say which worker works on the task and until when; after leased_until
 -- any worker may take the task. If a run needs several time slices, the next time slice
 -- continues with the repositories whose ids are greater than next_repository. "asked" is set if

@@ -97,6 +97,7 @@ func (a *API) addPruning() {
 	a.addExemptions()
 	a.addRests()
 	a.addExceptions()
+	a.addFree()
 	a.addPruneRuns()
 }
 

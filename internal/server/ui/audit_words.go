@@ -9,7 +9,7 @@ var kindGroups = []kindGroup{
 		{"push_repo", "pushed"}, {"pull_repo", "pulled"}, {"push_repo_failed", "push was refused"}, {"pull_repo_failed", "pull was refused"},
 		{"create_tag", "created the tag"}, {"move_tag", "moved the tag"}, {"delete_tag", "deleted the tag"}, {"delete_tag_failed", "deletion of the tag was refused"},
 		{"revert_tag", "restored the tag"}, {"change_tag_expiration", "changed when the tag expires"}, {"change_tag_protection", "changed a rule that protects tags"},
-		{"change_autoprune_exception", "changed whether the repository is an exception"},
+		{"change_autoprune_exception", "changed whether the repository is an exception"}, {"free_space", "let the least recently used tags be deleted"},
 		{"change_tag_immutability", "changed whether the tag is immutable"}, {"change_tag_labels", "changed which labels decide about tags"},
 		{"delete_manifest", "deleted the manifest"}, {"delete_blob", "deleted the blob"},
 	}},

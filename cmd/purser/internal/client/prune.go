@@ -25,7 +25,7 @@ import (
 func pruneCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("prune", "See what auto-pruning would do, does and did",
 		prunePreviewCommand(src), pruneForecastCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
-		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneExceptCommand(src), pruneExceptionsCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneConfirmCommand(src), pruneDefaultsCommand(src)))
+		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneExceptCommand(src), pruneExceptionsCommand(src), pruneFreeCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneConfirmCommand(src), pruneDefaultsCommand(src)))
 }
 
 // maxPreviewed is how many of the tags to be deleted the API lists at most in a preview.

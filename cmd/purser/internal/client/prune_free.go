@@ -1,0 +1,94 @@
+package client
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// freeAnswer is what the API answers to a request to free bytes.
+type freeAnswer struct {
+	Plan    *autoprune.FreePlan `json:"plan,omitempty"`
+	Started *autoprune.Freeing  `json:"started,omitempty"`
+}
+
+func pruneFreeCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "free SIZE [NAMESPACE]", Short: "Free bytes, the least recently used tags first", Args: cobra.RangeArgs(1, 2),
+		Long: "Free bytes in a namespace or, without one, in the registry: delete the tags that weren't used for the longest time, until garbage\n" +
+			"collection can free as much as is asked for. What is protected, deployed, kept by policies or exempted stays, and so does a\n" +
+			"tag of which it isn't known whether it was used. Shows first what it would delete, and asks. The next run of each namespace\n" +
+			"deletes the tags; \"purser prune runs\" lists it, and \"purser prune undo\" undoes it.",
+		Example: "  purser prune free 500GB\n  purser prune free 20GiB app --unused-for 90d --dry-run",
+	}
+	format, yes := command.AddFormat(cmd), addYes(cmd)
+	dry := cmd.Flags().Bool("dry-run", false, "only show what would be deleted")
+	var age string
+	textFlag(cmd, &age, "unused-for", "30d", "only tags that weren't used or pushed for `AGE`", checkAge)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		bytes, err := humanize.ParseBytes(args[0])
+		if err != nil || bytes == 0 || bytes > 1<<62 {
+			return command.Usagef("%q is no size like 500GB or 20GiB", args[0])
+		}
+		path := api.Path("autoprune", "free")
+		if len(args) > 1 {
+			path = api.Path("organization", args[1], "autoprune", "free")
+		}
+		var answer freeAnswer
+		if err := c.Post(cmd.Context(), path, map[string]any{"bytes": bytes, "unused_for": age}, &answer); err != nil {
+			return err
+		}
+		if *format != command.JSON || *dry {
+			err := format.Print(cmd.OutOrStdout(), answer, func(w io.Writer) error { return printFreePlan(w, answer.Plan) })
+			if err != nil || *dry {
+				return err
+			}
+		}
+		if answer.Plan.Plan == "" {
+			return command.Refuse("nothing can be deleted")
+		}
+		err = confirm(cmd, *yes, "Delete %s? The run can be undone until garbage collection deletes the manifests.", command.Count(answer.Plan.Tags, "tag"))
+		if err != nil {
+			return err
+		}
+		if err := c.Post(cmd.Context(), path, map[string]any{"plan": answer.Plan.Plan}, &answer); err != nil {
+			return err
+		}
+		return format.Print(cmd.OutOrStdout(), answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "The next run of %s deletes them: \"purser prune runs\" lists it.\n", command.Count(int64(len(answer.Started.Namespaces)), "namespace"))
+			return err
+		})
+	})
+	return cmd
+}
+
+// printFreePlan prints what would be deleted, and when its space comes back.
+func printFreePlan(w io.Writer, p *autoprune.FreePlan) error {
+	var rows [][]string
+	for _, r := range p.Repositories {
+		rows = append(rows, []string{r.Repository, humanize.Comma(r.Tags), clock(&r.Oldest), clock(&r.Newest)})
+	}
+	if len(rows) > 0 {
+		if err := table(w, []string{"REPOSITORY", "TAGS", "LEAST RECENT USE", "MOST RECENT USE"}, rows, len(rows) == 1000); err != nil {
+			return err
+		}
+	}
+	for _, n := range p.Notices {
+		fmt.Fprintf(w, "Not everything could be judged: %s.\n", n) //nolint:errcheck // an error shows up in the last write
+	}
+	text := fmt.Sprintf("%s would be deleted. Garbage collection would then free %s of %s", command.Count(p.Tags, "tag"), command.Size(p.Freed), command.Size(p.Bytes))
+	switch {
+	case !p.Complete:
+		text += "; there was no time to find the rest. Carry this out, and ask again"
+	case !p.Enough:
+		text += ", and not more, of what wasn't used for so long"
+	}
+	_, err := fmt.Fprintln(w, text+".\nThe space comes back when garbage collection deletes the manifests, a week after the run unless gc.review_after_events.tag_prune says otherwise, and their blobs, gc.review_after later.")
+	return err
+}

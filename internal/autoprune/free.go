@@ -1,0 +1,203 @@
+package autoprune
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Freeing bytes deletes the least valuable tags of some namespaces: those that weren't used for the
+// longest time. A plan (PlanFree) finds the place in the order of last uses up to which tags must go,
+// and Free stores this place, the bound, for each of the namespaces. The namespace's next run then
+// has one policy more, a last_pulled policy that selects only tags up to the bound. So the run that
+// frees does everything as other runs do: it asks for uses and holds just before it deletes, respects
+// protection and keep rules, and can be undone. A tag that was used since the plan was made is behind
+// the bound; so a run deletes what the plan said, or less.
+
+// freePlace is a tag's place in the order in which tags are freed. It isn't known when a tag was last
+// used that wasn't used since the pull statistics began; such tags come first, in the order of their
+// pushes. The others follow in the order of their last uses.
+type freePlace struct {
+	Known      bool      `json:"known"`
+	At         time.Time `json:"at"` // of the last use, or of the push if that isn't known
+	Repository int64     `json:"repository"`
+	Name       string    `json:"name"`
+}
+
+func (a freePlace) compare(b freePlace) int {
+	if a.Known != b.Known {
+		if b.Known {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.Name, b.Name))
+}
+
+// placeOf returns a tag's place, if statistics began at `since`.
+func placeOf(repository int64, t *Tag, since time.Time) freePlace {
+	p := freePlace{Repository: repository, Name: t.Name, At: t.lastUse(), Known: true}
+	if p.At.Before(since) {
+		p.Known, p.At = false, t.Created
+	}
+	p.At = p.At.Truncate(time.Microsecond) // as the database stores a plan's bound
+	return p
+}
+
+// freeBound restricts a last_pulled policy in one repository to the tags up to a place.
+type freeBound struct {
+	freePlace
+	since      time.Time // when statistics began, for the plan
+	repository int64
+}
+
+// beyond returns whether the bound keeps the tag.
+func (b *freeBound) beyond(t *Tag) bool {
+	return b != nil && placeOf(b.repository, t, b.since).compare(b.freePlace) > 0
+}
+
+// freeRequest is a stored request to free.
+type freeRequest struct {
+	id    string
+	age   Age
+	bound freePlace
+	since time.Time
+}
+
+// policy returns the policy by which a run frees in a repository.
+func (f *freeRequest) policy(t catalog.Repository) Policy {
+	return Policy{method: LastPulled, age: f.age, bound: &freeBound{f.bound, f.since, t.ID}}
+}
+
+// withFree adds the policy of a request to free, unless the repository is an exception or as many
+// policies apply as may.
+func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules, []Saved) {
+	if l.free == nil || l.exceptions[t.ID] || len(r.Policies) >= MaxPolicies {
+		return r, saved
+	}
+	policy := l.free.policy(t)
+	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy})
+	return r, append(saved, Saved{ID: l.free.id, Policy: policy})
+}
+
+// freeLasts is how long a request waits for a run. What was least valuable then may be in use later.
+const freeLasts = 24 * time.Hour
+
+// loadFree reads the request to free in the task's namespace. A run that has begun before the request
+// takes no notice of it, since it may be past some of the repositories: then `waits` is true. A
+// request is dropped if statistics began anew since, which makes another order of last uses.
+func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool, err error) {
+	var id, age *string
+	var known *bool
+	var at, since *time.Time
+	var repository *int64
+	var name *string
+	err = p.db.Pool.QueryRow(ctx, `
+		WITH mine AS (
+			UPDATE autoprunefree SET run = $2
+			WHERE namespace_id = $1 AND (run = $2 OR NOT $3) AND created_at > now() - $4::interval
+			RETURNING id::text, unused_for, known, at, repository_id, name, since
+		)
+		SELECT mine.*, mine.id IS NULL AND EXISTS (SELECT FROM autoprunefree WHERE namespace_id = $1 AND created_at > now() - $4::interval)
+		FROM (SELECT) one LEFT JOIN mine ON true`, t.namespace, t.run, t.resumed, freeLasts).
+		Scan(&id, &age, &known, &at, &repository, &name, &since, &waits)
+	if err == nil && id != nil {
+		f := freeRequest{id: *id, since: *since, bound: freePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
+		if f.age, err = ParseAge(*age); err == nil && l.pulls.Since.Truncate(time.Microsecond).After(f.since) {
+			_, err = p.db.Pool.Exec(ctx, "DELETE FROM autoprunefree WHERE namespace_id = $1 AND run = $2", t.namespace, t.run)
+		} else {
+			l.free = &f
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for a request to free: %w", err)
+	}
+	return waits, nil
+}
+
+// FreeRequest is a plan that somebody lets happen.
+type FreeRequest struct {
+	Bytes      int64     `json:"bytes"`
+	UnusedFor  string    `json:"unused_for"`
+	Bound      freePlace `json:"bound"`
+	Since      time.Time `json:"since"`
+	Namespaces []string  `json:"namespaces"`
+}
+
+// token returns the request as text for clients.
+func (f FreeRequest) token() string {
+	text, _ := json.Marshal(f) //nolint:errcheck // it has only texts, numbers and times
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// ParseFreeRequest parses the text of a plan.
+func ParseFreeRequest(token string) (f FreeRequest, err error) {
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err == nil {
+		_, err = ParseAge(f.UnusedFor)
+	}
+	if err != nil || f.Bytes <= 0 || len(f.Namespaces) == 0 || len(f.Namespaces) > maxFreed || f.Bound.At.IsZero() || f.Since.IsZero() {
+		return f, invalid("plan: it isn't the plan of an answer")
+	}
+	return f, nil
+}
+
+// Freeing says what Free has started.
+type Freeing struct {
+	ID         string   `json:"id" doc:"The policy that the audit log and the runs name for the tags that are deleted"`
+	Namespaces []string `json:"namespaces" nullable:"false" doc:"The namespaces whose next run deletes"`
+}
+
+// Free lets the next run of each of the plan's namespaces delete the tags of the plan, and puts these
+// namespaces at the head of the queue. A namespace that is gone is left out. Error: UNSUPPORTED with
+// status 409 if bytes are being freed in one of them already; then nothing is done in the others
+// that come after it.
+func (p *Pruner) Free(ctx context.Context, f FreeRequest) (Freeing, error) {
+	id := uuid.New()
+	out := Freeing{ID: id.String(), Namespaces: []string{}}
+	slices.Sort(f.Namespaces)
+	for _, namespace := range slices.Compact(f.Namespaces) {
+		t := Target{Namespace: namespace}
+		err := p.change(ctx, t, "freeing bytes", func(tx pgx.Tx, o owner) error {
+			done, err := tx.Exec(ctx, `
+				INSERT INTO autoprunefree AS f (namespace_id, id, unused_for, known, at, repository_id, name, since)
+				VALUES (@namespace, @id, @unused_for, @known, @at, @repository, @name, @since)
+				ON CONFLICT (namespace_id) DO UPDATE SET id = EXCLUDED.id, unused_for = EXCLUDED.unused_for, known = EXCLUDED.known,
+					at = EXCLUDED.at, repository_id = EXCLUDED.repository_id, name = EXCLUDED.name, since = EXCLUDED.since,
+					run = NULL, created_at = now()
+				WHERE f.created_at <= now() - @lasts::interval`, db.Args{"namespace": o.namespace, "id": id, "unused_for": f.UnusedFor,
+				"known": f.Bound.Known, "at": f.Bound.At, "repository": f.Bound.Repository, "name": f.Bound.Name, "since": f.Since, "lasts": freeLasts})
+			if err != nil {
+				return err
+			}
+			if done.RowsAffected() == 0 {
+				return oci.Errorf(oci.Unsupported, "bytes are being freed in namespace %s already: its runs tell", namespace).WithStatus(409)
+			}
+			return audit.Append(ctx, tx, audit.Entry{Kind: audit.FreeSpace, Namespace: namespace, Policy: id,
+				Detail: map[string]any{"bytes": f.Bytes, "unused_for": f.UnusedFor, "last_used_until": f.Bound.At}})
+		})
+		switch {
+		case oci.CodeOf(err) == oci.NameUnknown:
+		case err != nil:
+			return out, err
+		default:
+			out.Namespaces = append(out.Namespaces, namespace)
+		}
+	}
+	return out, nil
+}

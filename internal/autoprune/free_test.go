@@ -1,0 +1,188 @@
+package autoprune_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// plan plans to free bytes of what wasn't used for two hours.
+func (u *used) plan(namespace string, bytes int64) *autoprune.FreePlan {
+	u.t.Helper()
+	plan, err := u.pruner.PlanFree(u.t.Context(), namespace, autoprune.FreeOptions{Bytes: bytes, UnusedFor: "2h"})
+	u.must(err)
+	return plan
+}
+
+// free carries out a plan.
+func (u *used) free(plan *autoprune.FreePlan) {
+	u.t.Helper()
+	request, err := autoprune.ParseFreeRequest(plan.Plan)
+	u.must(err)
+	_, err = u.pruner.Free(u.t.Context(), request)
+	u.must(err)
+	u.run()
+}
+
+// stocked is a registry of three repositories with four images each, which were used one to four
+// times three hours ago, and a little later in app/b and other/c.
+func stocked(t *testing.T) (u *used, a, b, c catalog.Repository) {
+	u = newUsed(t)
+	a, b, c = u.repository("app/a"), u.repository("app/b"), u.repository("other/c")
+	for i := range 4 {
+		age := time.Duration(i+1) * 3 * time.Hour
+		u.image(a, fmt.Sprint("a", i), 100, age)
+		u.image(b, fmt.Sprint("b", i), 100, age-time.Minute)
+		u.image(c, fmt.Sprint("c", i), 100, age-2*time.Minute)
+	}
+	return u, a, b, c
+}
+
+// TestFree: the least recently used tags of the namespace go, as many as are needed, by a run that can
+// be undone, and those that were used since the plan stay.
+func TestFree(t *testing.T) {
+	t.Parallel()
+	u, a, b, c := stocked(t)
+	plan := u.plan("app", 250)
+	if plan.Tags != 3 || plan.Freed != 300 || !plan.Enough || !plan.Complete || len(plan.Repositories) != 2 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	if got := len(u.tags(a)) + len(u.tags(b)); got != 8 {
+		t.Fatalf("a plan deleted tags: %d are left", got)
+	}
+	request, err := autoprune.ParseFreeRequest(plan.Plan)
+	u.must(err)
+	u.ages["b3"] = time.Minute // it was used since
+	_, err = u.pruner.Free(t.Context(), request)
+	u.must(err)
+	if _, err := u.pruner.Free(t.Context(), request); oci.CodeOf(err) != oci.Unsupported {
+		t.Errorf("freeing twice at once: %v", err)
+	}
+	u.run()
+	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b), u.tags(c)), " "); got != "a0 a1 b0 b1 b2 b3 c0 c1 c2 c3" {
+		t.Errorf("the repositories have %s", got)
+	}
+	runs, _, err := u.pruner.Runs(t.Context(), "app", "", 0)
+	u.must(err)
+	if len(runs) == 0 || runs[0].Deleted != 2 || runs[0].State != "success" {
+		t.Fatalf("the runs are %+v", runs)
+	}
+	if n := value[int](u.registry, "SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND policy = (SELECT policy FROM auditlog WHERE kind = 'free_space')"); n != 2 {
+		t.Errorf("%d entries in the audit log name the request", n)
+	}
+	u.image(a, "new", 100, 50*time.Hour)
+	u.run() // the request is done
+	if got := u.tags(a); !slices.Contains(got, "new") {
+		t.Errorf("a later run goes on to free: %v", got)
+	}
+	undone, err := u.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+	u.must(err)
+	if undone.Restored != 2 {
+		t.Errorf("the undo is %+v", undone)
+	}
+}
+
+// TestFreeRegistry: over the whole registry the order is one, and a blob that all images have is freed
+// with the last of them.
+func TestFreeRegistry(t *testing.T) {
+	t.Parallel()
+	u, a, b, c := stocked(t)
+	if plan := u.plan("", 1_000_000); plan.Tags != 12 || plan.Freed != 1200+1000 || plan.Enough {
+		t.Errorf("the plan of everything is %+v", plan)
+	}
+	if plan := u.plan("app", 1_000_000); plan.Tags != 8 || plan.Freed != 800 {
+		t.Errorf("the plan of a namespace is %+v", plan)
+	}
+	plan := u.plan("", 400)
+	if plan.Tags != 4 || plan.Freed != 400 || len(plan.Repositories) != 3 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	u.free(plan)
+	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b), u.tags(c)), " "); got != "a0 a1 b0 b1 b2 c0 c1 c2" {
+		t.Errorf("the repositories have %s", got)
+	}
+}
+
+// TestFreeRespects: what is protected, immutable, kept by a policy, pushed again or in an exception
+// stays, when the plan is made and when it is carried out.
+func TestFreeRespects(t *testing.T) {
+	t.Parallel()
+	for _, before := range []bool{true, false} {
+		u, a, b, _ := stocked(t)
+		respect := func() {
+			u.must(u.protect(catalog.ProtectionScope{Namespace: "app"}, "^a3$"))
+			u.must(u.catalog.SetTagImmutable(t.Context(), "app/a", "a2", true))
+			u.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "90y", "keep": [{"tagPattern": "^a1$"}]}`)
+			u.tag(a, "a0", "a0", time.Minute)
+			u.must(u.pruner.Except(t.Context(), "app/b", nil))
+		}
+		if before {
+			respect()
+		}
+		plan := u.plan("app", 1_000_000)
+		if !before {
+			respect()
+			u.free(plan)
+		} else if plan.Tags != 0 || plan.Plan != "" {
+			t.Errorf("the plan is %+v", plan)
+		}
+		if got := len(u.tags(a)) + len(u.tags(b)); got != 8 {
+			t.Errorf("protected before the plan: %t; %v and %v are left", before, u.tags(a), u.tags(b))
+		}
+	}
+}
+
+// TestFreeKeepsUnknown: while it isn't known what was used, nothing is freed.
+func TestFreeKeepsUnknown(t *testing.T) {
+	t.Parallel()
+	for name, pulls := range map[string]autoprune.PullRecord{
+		"no statistics":    {},
+		"young statistics": {Since: time.Now().Add(-time.Hour)},
+		"late statistics":  {Since: time.Now().Add(-1000 * day), Behind: 2 * time.Hour},
+		"not readable":     {Since: time.Now().Add(-1000 * day), Unknown: "they are away"},
+	} {
+		u, _, _, _ := stocked(t)
+		good := u.plan("app", 100)
+		u.pulls = pulls
+		if plan := u.plan("app", 100); plan.Tags != 0 || len(plan.Notices) == 0 {
+			t.Errorf("%s: the plan is %+v", name, plan)
+		}
+		u.free(good) // the statistics went between the plan and the run
+		if n := value[int](u.registry, "SELECT count(*) FROM tags"); n != 12 {
+			t.Errorf("%s: %d tags are left", name, n)
+		}
+	}
+}
+
+// TestFreeUnplaced: tags without a use since statistics began go first, in the order of their pushes.
+func TestFreeUnplaced(t *testing.T) {
+	t.Parallel()
+	u, a, _, _ := stocked(t)
+	u.pulls.Since = time.Now().Add(-5 * day)
+	u.tag(a, "forgotten", "forgotten", 20*day)
+	u.layer(a, "forgotten", "layer of forgotten", 10)
+	u.tag(a, "lately", "lately", 15*day)
+	u.layer(a, "lately", "layer of lately", 10)
+	u.free(u.plan("app", 10))
+	if got := u.tags(a); slices.Contains(got, "forgotten") || !slices.Contains(got, "lately") || len(got) != 5 {
+		t.Errorf("the repository has %v", got)
+	}
+}
+
+// TestFreeBesideHolds: a report that is answered between the plan and the run holds its images.
+func TestFreeBesideHolds(t *testing.T) {
+	t.Parallel()
+	u, a, b, _ := stocked(t)
+	plan := u.plan("app", 1_000_000)
+	u.hold("app", "a3", "b0")
+	u.free(plan)
+	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b)), " "); got != "a3 b0" {
+		t.Errorf("the repositories have %s", got)
+	}
+}
