@@ -12,7 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Unsetenv(asProgram) //nolint:errcheck // it never fails for a valid name
+		main()
+	}
+	dbtest.Main(m)
+}
 
 // purser runs a command line. The environment has only `environ` and an empty HOME.
 func purser(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
