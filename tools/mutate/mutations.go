@@ -168,8 +168,8 @@ var mutations = []mutation{
 		"FOR UPDATE SKIP LOCKED) t\n", "FOR UPDATE) t\n",
 		autoprune, "TestTagInSomebodysHandsStays"},
 	{"prune: a tag that was pushed again stays", tagsGo,
-		`AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed)
-				FOR UPDATE`, `AND (w.id, w.manifest_id, w.pushed) IS NOT NULL
+		`AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed) AND NOT immutable
+				FOR UPDATE`, `AND (w.id, w.manifest_id, w.pushed) IS NOT NULL AND NOT immutable
 				FOR UPDATE`,
 		autoprune, "TestWhatChangesAfterTheSelection|TestMovedTagStays"},
 	{"prune: lock of images whose attached tags go", tagsGo,

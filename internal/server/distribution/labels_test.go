@@ -115,7 +115,7 @@ func TestLabelsGiveExpirations(t *testing.T) {
 	r.expiresIn(t, path, "again", 48*time.Hour)
 	if e := r.Entries(t, audit.Filter{From: f.From, Kinds: []audit.Kind{audit.PushRepo}}); len(e) != 1 ||
 		!strings.Contains(fmt.Sprintf("%s", e[0].Detail), "old_expiration_date") || !strings.Contains(fmt.Sprintf("%s", e[0].Detail), "\"expiration_date") {
-		t.Errorf("a push that replaces a date that somebody set is logged as %s", e)
+		t.Errorf("a push that replaces a date that somebody set is logged as %+v", e)
 	}
 	r.Manage(t, "POST", "/repository/"+path+"/tagprotection", `{"pattern": "^kept$"}`).WantStatus(t, 201)
 	if w := r.pushed(t, path, "kept", days); !strings.Contains(w, "protected") {
@@ -251,7 +251,7 @@ func TestLabelsThatCannotBeRead(t *testing.T) {
 	}
 	r.expiresIn(t, path, "on", 0)
 	if e := r.Entries(t, f); len(e) != 1 || !strings.Contains(fmt.Sprintf("%s", e[0].Detail), "labels_ignored") {
-		t.Errorf("the log has %s", e)
+		t.Errorf("the log has %+v", e)
 	}
 	store.broken.Store(false)
 	large := map[string]any{"quay.expires-after": "2d", "padding": strings.Repeat("x", 70<<10)}
