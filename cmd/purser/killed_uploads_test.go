@@ -73,7 +73,8 @@ func (u uploader) send(method, url string, body io.Reader, n int64) (status int,
 	u.t.Helper()
 	req, err := http.NewRequestWithContext(u.t.Context(), method, url, body)
 	if err != nil {
-		u.t.Fatal(err)
+		u.t.Error(err)
+		return 0, ""
 	}
 	req.ContentLength = n
 	req.Header.Set("Expect", "100-continue")
