@@ -129,15 +129,15 @@ func (p *Pruner) Unread(ctx context.Context, t catalog.Repository) (int, error) 
 
 // Unused returns what unusedBytes would return, by look-ups and by a scan.
 func (p *Pruner) Unused(ctx context.Context, t catalog.Repository, manifests []int64) (lookedUp, scanned int64, err error) {
-	repositories := make([]int64, len(manifests))
-	for i := range manifests {
-		repositories[i] = t.ID
+	list := manifestList{ids: manifests}
+	for range manifests {
+		list.namespaces, list.repositories = append(list.namespaces, t.NamespaceID), append(list.repositories, t.ID)
 	}
 	err = pgx.BeginFunc(ctx, p.db.Pool, func(tx pgx.Tx) error {
-		if lookedUp, _, err = lookUpUnused(ctx, tx, t.NamespaceID, repositories, manifests); err != nil {
+		if lookedUp, _, err = lookUpUnused(ctx, tx, list); err != nil {
 			return err
 		}
-		scanned, _, err = scanUnused(ctx, tx, t.NamespaceID, repositories, manifests)
+		scanned, _, err = scanUnused(ctx, tx, list)
 		return err
 	})
 	return lookedUp, scanned, err

@@ -89,7 +89,8 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 	}
 	policy := l.free.policy(t)
 	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy})
-	return r, append(saved, Saved{ID: l.free.id, Policy: policy})
+	// Somebody has seen in the plan what it deletes.
+	return r, append(saved, Saved{ID: l.free.id, Policy: policy, Confirmed: []WarningCode{Everything}})
 }
 
 // freeLasts is how long a request waits for a run. What was least valuable then may be in use later.

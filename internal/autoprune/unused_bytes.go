@@ -18,23 +18,22 @@ const scanFrom = 4096
 
 // unusedBytes returns the sum of the sizes of all blobs that nothing would use any more if the given
 // manifests were deleted now: the bytes that garbage collection would free. manifests[i] are ids of
-// manifests in repositories[i], which are all in one namespace.
+// manifests in repositories[i].
 //
 // A blob is unused if the given manifests have as many references to it as there are in the
 // registry; sharedBlobs judges the others. The references are in the tables by which garbage collection finds them, since
 // these are partitioned by digest: a look-up reads one partition. In layers and manifests it
 // would read all of them.
 func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
-	var ids, list []int64
+	var list manifestList
 	for i, t := range repositories {
 		for _, m := range manifests[i] {
-			ids, list = append(ids, t.ID), append(list, m)
+			list.namespaces, list.repositories, list.ids = append(list.namespaces, t.NamespaceID), append(list.repositories, t.ID), append(list.ids, m)
 		}
 	}
-	if len(list) == 0 {
+	if len(list.ids) == 0 {
 		return 0, nil
 	}
-	namespace := repositories[0].NamespaceID
 	err = pgx.BeginTxFunc(ctx, p.db.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := hashInMemory(ctx, tx); err != nil {
 			return err
@@ -47,16 +46,16 @@ func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Reposit
 			return err
 		}
 		var shared [][]byte
-		if size/scanFrom <= int64(len(list)) {
-			bytes, shared, err = scanUnused(ctx, tx, namespace, ids, list)
+		if size/scanFrom <= int64(len(list.ids)) {
+			bytes, shared, err = scanUnused(ctx, tx, list)
 		} else {
-			bytes, shared, err = lookUpUnused(ctx, tx, namespace, ids, list)
+			bytes, shared, err = lookUpUnused(ctx, tx, list)
 		}
 		if err != nil || len(shared) == 0 {
 			return err
 		}
-		gone := make(map[int64]bool, len(list))
-		for _, id := range list {
+		gone := make(map[int64]bool, len(list.ids))
+		for _, id := range list.ids {
 			gone[id] = true
 		}
 		more, err := (&sharedBlobs{tx: tx, gone: gone, needs: make(map[int64]*needed)}).freed(ctx, shared)
@@ -68,6 +67,9 @@ func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Reposit
 	}
 	return bytes, nil
 }
+
+// manifestList names manifests by the ids of their namespaces and repositories and their own.
+type manifestList struct{ namespaces, repositories, ids []int64 }
 
 // hashInMemory lets PostgreSQL hash half a million digests in memory in this transaction. By default
 // it would write most of them to temporary files.
@@ -81,22 +83,22 @@ func hashInMemory(ctx context.Context, tx pgx.Tx) error {
 // order of the digests, so that successive look-ups read the same pages of the indexes; and it
 // reads at most one reference more than the manifests have, since a blob may have millions.
 // Section "Plans" of package db says why the query has OFFSET 0.
-func lookUpUnused(ctx context.Context, q db.Querier, namespace int64, repositories, manifests []int64) (bytes int64, shared [][]byte, err error) {
+func lookUpUnused(ctx context.Context, q db.Querier, list manifestList) (bytes int64, shared [][]byte, err error) {
 	err = q.QueryRow(ctx, `
 		WITH deleted AS MATERIALIZED (
-			SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS d (repository_id, id)
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
 		), used AS MATERIALIZED (
 			SELECT digest, max(size) AS size, sum(layer) AS layers, sum(1 - layer) AS configurations FROM (
 				SELECT l.digest, l.blob_size AS size, 1 AS layer FROM deleted d
 				CROSS JOIN LATERAL (
 					SELECT digest, blob_size FROM layers
-					WHERE top_level_namespace_id = $1 AND repository_id = d.repository_id AND manifest_id = d.id
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND manifest_id = d.id
 					ORDER BY digest OFFSET 0) l
 				UNION ALL
 				SELECT m.digest, m.size, 0 FROM deleted d
 				CROSS JOIN LATERAL (
 					SELECT configuration_blob_digest AS digest, configuration_blob_size AS size FROM manifests
-					WHERE top_level_namespace_id = $1 AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
 						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m) needed
 			GROUP BY digest ORDER BY digest
 		)
@@ -108,7 +110,7 @@ func lookUpUnused(ctx context.Context, q db.Querier, namespace int64, repositori
 				AND configurations = (SELECT count(*) FROM (
 					SELECT FROM gc_blobs_configurations r WHERE r.digest = u.digest LIMIT u.configurations + 1) r) AS alone
 			FROM used u OFFSET 0) u`,
-		namespace, repositories, manifests).Scan(&bytes, &shared)
+		list.namespaces, list.repositories, list.ids).Scan(&bytes, &shared)
 	return bytes, shared, err
 }
 
@@ -117,7 +119,7 @@ func lookUpUnused(ctx context.Context, q db.Querier, namespace int64, repositori
 // so that PostgreSQL, which doesn't know how many manifests there are, reads the tables of
 // references in their physical order and hashes, instead of looking up each blob.
 // Without sorts, it still has to read the layers of a manifest by an index.
-func scanUnused(ctx context.Context, tx pgx.Tx, namespace int64, repositories, manifests []int64) (bytes int64, shared [][]byte, err error) {
+func scanUnused(ctx context.Context, tx pgx.Tx, list manifestList) (bytes int64, shared [][]byte, err error) {
 	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true)")
 	if err != nil {
 		return 0, nil, err
@@ -125,19 +127,19 @@ func scanUnused(ctx context.Context, tx pgx.Tx, namespace int64, repositories, m
 	var unsized [][]byte
 	err = tx.QueryRow(ctx, `
 		WITH deleted AS MATERIALIZED (
-			SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS d (repository_id, id)
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
 		), used AS (
 			SELECT digest, max(size) AS size, sum(others) AS others FROM (
 				SELECT l.digest, l.blob_size AS size, -1 AS others FROM deleted d
 				CROSS JOIN LATERAL (
 					SELECT digest, blob_size FROM layers
-					WHERE top_level_namespace_id = $1 AND repository_id = d.repository_id AND manifest_id = d.id
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND manifest_id = d.id
 					ORDER BY digest OFFSET 0) l
 				UNION ALL
 				SELECT m.digest, m.size, -1 FROM deleted d
 				CROSS JOIN LATERAL (
 					SELECT configuration_blob_digest AS digest, configuration_blob_size AS size FROM manifests
-					WHERE top_level_namespace_id = $1 AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
 						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
 				UNION ALL SELECT digest, NULL, 1 FROM gc_blobs_layers
 				UNION ALL SELECT digest, NULL, 1 FROM gc_blobs_configurations) r
@@ -145,7 +147,7 @@ func scanUnused(ctx context.Context, tx pgx.Tx, namespace int64, repositories, m
 		)
 		SELECT LEAST(COALESCE(sum(size) FILTER (WHERE others = 0), 0), 9223372036854775807)::bigint,
 			array_agg(digest) FILTER (WHERE others = 0 AND size IS NULL), array_agg(digest) FILTER (WHERE others > 0)
-		FROM used`, namespace, repositories, manifests).Scan(&bytes, &unsized, &shared)
+		FROM used`, list.namespaces, list.repositories, list.ids).Scan(&bytes, &unsized, &shared)
 	if err != nil {
 		return 0, nil, err
 	}
