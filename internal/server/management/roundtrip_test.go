@@ -141,8 +141,10 @@ func TestAPIReadOnlyMembers(t *testing.T) {
 		return slices.Sorted(maps.Keys(s.Properties))
 	}
 	n := 0
+	// A report isn't the reporter, and what GET tells of exceptions is a list.
+	others := []string{"/api/v1/holds/{reporter}", "/api/v1/repository/{repository}/autoprune/exception"}
 	for path, methods := range d.Paths {
-		if _, ok := methods["put"]; !ok || path == "/api/v1/holds/{reporter}" { // a report isn't the reporter
+		if _, ok := methods["put"]; !ok || slices.Contains(others, path) {
 			continue
 		}
 		n++
