@@ -113,6 +113,8 @@ var rules = []rule{
 	{"POST", `^/trash/\{trash_id\}/purge$`, []string{"admin"}},
 	{".*", `^/trash(/|$)`, []string{"delete"}},
 	{"PUT", `^/repository/\{repository\}/tag/\{tag\}$`, []string{"push"}},
+	{"POST", `^/repository/\{repository\}/tags/expire$`, []string{"push"}},
+	{"POST", `^/repository/\{repository\}/tags/delete$`, []string{"delete"}},
 	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\})?$`, []string{"delete"}},
 	{"POST", `/tag/\{tag\}/restore$`, []string{"maintain", "delete"}},
 	{".*", `^/(organization/\{orgname\}|repository/\{repository\}|user)/(autoprunepolicy|tagprotection)(/|$)`, []string{"maintain"}},

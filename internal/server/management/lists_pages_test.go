@@ -148,6 +148,7 @@ func filled(t *testing.T) (*registry, map[string]string) {
 	}
 	for _, name := range []string{"app", "web"} {
 		r.Manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"`+name+`"}`).WantStatus(t, 201)
+		r.Manage(t, "PUT", "/repository/acme/"+name+"/autoprune/exception", "{}").WantStatus(t, 204)
 		r.Manage(t, "DELETE", "/repository/acme/gone-"+map[string]string{"app": "a", "web": "b"}[name], "").WantStatus(t, 204)
 	}
 	r.Exec(t, `INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count, last_tag_pull_date)
