@@ -1,6 +1,7 @@
 package ui_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -17,7 +18,14 @@ func TestPresetsInTheEditor(t *testing.T) {
 		want(t, page, `href="`+home+`/new?preset=`+p.Name+`"`, p.Title)
 		form := editor(t, r.page(t, 200, home+"/new?preset="+p.Name))
 		r.send(t, home+"/preview", form).WantStatus(t, 200)
-		r.send(t, home+"/new", form).WantStatus(t, 303)
+		a := r.send(t, home+"/new", form)
+		if _, button, asks := strings.Cut(string(a.Content), `<button name="confirm" value="`); asks { // the namespace has no release to keep
+			form = editor(t, string(a.WantStatus(t, 409).Content))
+			codes, _, _ := strings.Cut(button, `"`)
+			form.Set("confirm", codes)
+			a = r.send(t, home+"/new", form)
+		}
+		a.WantStatus(t, 303)
 	}
 	saved := r.policies(t, "/organization/acme")
 	if len(saved) != len(autoprune.Presets) || saved[2].GroupBy != autoprune.BranchPattern {
