@@ -84,6 +84,10 @@ func TestOpsDocsAutoPrune(t *testing.T) {
 		d.push(fmt.Sprintf("app/web:v%d", i))
 	}
 	d.expect(d.Run("Start"), "app/web:v0", "5 of 105 tags in 1 repository would be deleted", "status     success")
+	d.push("app/web:prod")
+	d.exits["purser policy create app --older-than 6m --pattern '^pr-*' --mode on"] = 3 // nobody is there to ask
+	d.expect(d.Run("What was surely not meant"), "write 180d for those", "it also selects 1 tag: app/web:prod")
+	d.command("purser tag delete app/web:prod --yes")
 	d.Run("Protection")
 	d.Run("Forecasts")
 	// A worker may have been faster than the command's run.
@@ -94,6 +98,8 @@ func TestOpsDocsAutoPrune(t *testing.T) {
 	d.command("purser prune run app || true")
 	d.values["f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"] = policy
 	d.expect(d.Run("Approvals"), "MAY DELETE", "may delete up to")
+	d.expect(d.Run("Free bytes now"), "0 tags would be deleted") // none is old enough
+	d.expect(d.Run("Exceptions"), "app/web is an exception", "EXCEPTION")
 }
 
 func TestOpsDocsAPI(t *testing.T) {
