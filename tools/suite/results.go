@@ -161,17 +161,18 @@ func (r *results) endPackage(e event, o outcome) {
 	}
 	fmt.Printf("%-6s %s %.1f s\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], o.pkg, o.seconds)
 	r.times = append(r.times, o)
-	if e.Action != "fail" || r.reported[o.name] && !outsideTests.MatchString(o.output) {
+	running := r.runningIn(o.name)
+	if e.Action != "fail" || r.reported[o.name] && len(running) == 0 && !outsideTests.MatchString(o.output) {
 		return
 	}
 	if text := r.builds[e.FailedBuild]; text != nil {
 		o.output = text.String() + o.output
 	}
 	// A test that was running when the process ended has no end of its own.
-	for _, n := range r.runningIn(o.name) {
-		text := r.output[n]
-		if text != nil {
-			o.output += "while running " + n.test + ":\n" + text.String()
+	for _, n := range running {
+		o.output += "while running " + n.test + ":\n"
+		if text := r.output[n]; text != nil {
+			o.output += text.String()
 		}
 		delete(r.running, n)
 	}

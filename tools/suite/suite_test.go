@@ -20,6 +20,7 @@ func TestReportEndsWithFailures(t *testing.T) {
 		"bad/a_test.go":    `func TestBad(t *testing.T) { t.Run("case one", func(t *testing.T) { t.Error("want 1, got 2") }) }`,
 		"panic/a_test.go":  `func TestBefore(t *testing.T) {}; func TestPanics(t *testing.T) { var m map[int]int; m[1] = 1 }`,
 		"main/a_test.go":   `func TestMain(m *testing.M) { m.Run(); println("goroutines are left"); os.Exit(1) }; func TestFine(t *testing.T) {}`,
+		"killed/a_test.go": `func TestBad(t *testing.T) { t.Error("want 3, got 4") }; func TestKilled(t *testing.T) { p, _ := os.FindProcess(os.Getpid()); p.Kill(); select {} }`,
 		"broken/a_test.go": `func TestBroken(t *testing.T) { var unused int }`,
 	})
 	t.Chdir(module)
@@ -38,6 +39,7 @@ func TestReportEndsWithFailures(t *testing.T) {
 		"  skipped 2: needs a moon\n",
 		"FAIL example.com/m/bad TestBad/case_one\n", "want 1, got 2", "go test -vet=off -count=1 -timeout=1m -run='^TestBad$/^case_one$' example.com/m/bad",
 		"FAIL example.com/m/panic TestPanics\n", "assignment to entry in nil map",
+		"FAIL example.com/m/killed TestBad\n", "FAIL example.com/m/killed \n", "while running TestKilled:\n",
 		"FAIL example.com/m/main \n", "goroutines are left", "run it alone: go test -vet=off -count=1 -timeout=1m example.com/m/main\n",
 		"FAIL example.com/m/broken \n", "declared and not used: unused",
 		"failed: tests, a command\n",
