@@ -174,6 +174,12 @@ func TestBuiltInPostgresIsQuiet(t *testing.T) {
 		t.Errorf("stopping: %v", err)
 	}
 	for _, line := range log.Complaints(t) {
+		// Work in the background gives way to a client that has a lock for longer than 200 ms. On a
+		// slow machine that happens, and PostgreSQL logs it.
+		if strings.Contains(line, "canceling statement due to lock timeout") {
+			t.Log(line)
+			continue
+		}
 		t.Errorf("the log has %s", line)
 	}
 	if log.Count("database system is shut down") != 1 {
