@@ -43,7 +43,7 @@ func (r *registry) scrape() scrape {
 		if end := strings.LastIndex(lines.Text(), "} "); end > 0 {
 			name, value = lines.Text()[:end+1], lines.Text()[end+2:]
 		}
-		if !strings.HasPrefix(name, "purser_") {
+		if !strings.HasPrefix(name, "purser_") && !strings.HasPrefix(name, "loose_foreign_key_") {
 			continue
 		}
 		number, err := strconv.ParseFloat(value, 64)
