@@ -29,7 +29,7 @@ var withDeleted = map[string]string{
 	"internal/catalog/labels_setting.go:labelsAllowed": "it acts on ids, so the settings of the trash act on nothing",
 	"internal/catalog/labels_setting.go:SetTagLabels":  "changeRules has locked the namespace by lockScope",
 	"internal/catalog/trash.go:checkLengths":           "all repositories of the namespace that comes back get other names",
-	"internal/autoprune/housekeeping.go:housekeeping":  "announcements stay for a namespace that may come back",
+	"internal/autoprune/housekeeping.go:leftovers":     "announcements stay for a namespace that may come back",
 	"internal/autoprune/delete_tags.go:BlockPushes":    "the transaction has locked the repository by LockRepository",
 	"internal/db/routines/invalidation.sql":            "notifications about a path that nobody can ask for harm nothing",
 	"internal/db/routines/gc_tracking.sql":             "reviews of manifests in the trash are queued as always, and postponed",

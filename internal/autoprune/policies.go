@@ -354,8 +354,8 @@ func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, polic
 		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now(), "+
 			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END, "+
 			"rule_version = CASE WHEN $6 THEN rule_version ELSE version + 1 END, "+
-			"confirmed = CASE WHEN $4 AND NOT $8 THEN confirmed ELSE $7 END WHERE "+
-			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(policy), stored != nil && stored.Policy.sameRule(policy), c.codes(), c.Confirmed != nil)
+			"confirmed = COALESCE($7, confirmed) WHERE "+
+			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(policy), stored != nil && stored.Policy.sameRule(policy), c.replaces(same))
 		switch {
 		case err != nil:
 		case same:

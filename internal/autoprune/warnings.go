@@ -151,6 +151,15 @@ func (c Consent) codes() []WarningCode {
 	return c.Confirmed
 }
 
+// replaces returns the codes that a policy stores when it is saved again; nil: those that it has. They
+// stay if the policy is the same and nobody was asked.
+func (c Consent) replaces(same bool) []WarningCode {
+	if same && c.Confirmed == nil {
+		return nil
+	}
+	return c.codes()
+}
+
 // detail adds the warnings to the detail of an entry of the audit log.
 func (c Consent) detail(detail map[string]any) map[string]any {
 	if len(c.Warnings) > 0 {

@@ -207,9 +207,9 @@ func (p *dependencies) open(cfg *config.Config) (err error) {
 	return err
 }
 
-// assemble makes the registry's HTTP handler and its background workers.
-func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, []func(context.Context) error, error) {
-	c := catalog.New(catalog.Options{
+// newCatalog makes the catalog according to the settings.
+func newCatalog(cfg *config.Config, p dependencies) *catalog.Catalog {
+	return catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		SparseIndexes: cfg.Manifests.SparseIndexes, TrashKeep: cfg.Trash.Keep, MostProtectionRules: cfg.Limits.ProtectionRules,
 		CheckTime: p.clocks.CheckTime,
@@ -223,6 +223,11 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
 	})
+}
+
+// assemble makes the registry's HTTP handler and its background workers.
+func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, []func(context.Context) error, error) {
+	c := newCatalog(cfg, p)
 	garbage := backend.NewCollector(cfg, c, p.db, p.reviews, p.clocks, p.log)
 	err := backend.Patiently(ctx, cfg, p.log, func() error { return garbage.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
 	if err != nil {
