@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,17 +20,18 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Freeing bytes deletes the least valuable tags of some namespaces: those that weren't used for the
+// Freeing bytes deletes the least recently used tags of some namespaces: those that weren't used for the
 // longest time. A plan (PlanFree) finds the place in the order of last uses up to which tags must go,
 // and Free stores this place, the bound, for each of the namespaces. The namespace's next run then
 // has one policy more, a last_pulled policy that selects only tags up to the bound. So the run that
 // frees does everything as other runs do: it asks for uses and holds just before it deletes, respects
 // protection and keep rules, and can be undone. A tag that was used since the plan was made is behind
-// the bound; so a run deletes what the plan said, or less.
+// the bound. A run deletes up to the bound what nothing keeps then: a tag that was protected, held or
+// in an exception when the plan was made may go, if that has ended since.
 
-// freePlace is a tag's place in the order in which tags are freed. It isn't known when a tag was last
-// used that wasn't used since the pull statistics began; such tags come first, in the order of their
-// pushes. The others follow in the order of their last uses.
+// freePlace is a tag's place in the order in which tags are freed. Tags without a use since the pull
+// statistics began come first, in the order of their pushes, since their last use isn't known. The
+// others follow in the order of their last uses.
 type freePlace struct {
 	Known      bool      `json:"known"`
 	At         time.Time `json:"at"` // of the last use, or of the push if that isn't known
@@ -88,12 +91,12 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 		return r, saved
 	}
 	policy := l.free.policy(t)
-	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy})
+	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy, Uncovered: l.uncoveredIn(t.ID)})
 	// Somebody has seen in the plan what it deletes.
 	return r, append(saved, Saved{ID: l.free.id, Policy: policy, Confirmed: []WarningCode{Everything}})
 }
 
-// freeLasts is how long a request waits for a run. What was least valuable then may be in use later.
+// freeLasts is how long a request waits for a run. A tag that nobody used then may be in use later.
 const freeLasts = 24 * time.Hour
 
 // loadFree reads the request to free in the task's namespace. A run that has begun before the request
@@ -152,7 +155,8 @@ func ParseFreeRequest(token string) (f FreeRequest, err error) {
 	if err == nil {
 		_, err = ParseAge(f.UnusedFor)
 	}
-	if err != nil || f.Bytes <= 0 || len(f.Namespaces) == 0 || len(f.Namespaces) > maxFreed || f.Bound.At.IsZero() || f.Since.IsZero() {
+	if err != nil || f.Bytes <= 0 || len(f.Namespaces) == 0 || len(f.Namespaces) > maxFreed || f.Bound.At.IsZero() || f.Since.IsZero() ||
+		strings.ContainsRune(f.Bound.Name+strings.Join(f.Namespaces, ""), 0) {
 		return f, invalid("plan: it isn't the plan of an answer")
 	}
 	return f, nil
@@ -166,12 +170,15 @@ type Freeing struct {
 
 // Free lets the next run of each of the plan's namespaces delete the tags of the plan, and puts these
 // namespaces at the head of the queue. A namespace that is gone is left out. Error: UNSUPPORTED with
-// status 409 if bytes are being freed in one of them already; then nothing is done in the others
-// that come after it.
+// status 409 if bytes are being freed in one of them already; then nothing is started, unless somebody
+// else began at the same moment.
 func (p *Pruner) Free(ctx context.Context, f FreeRequest) (Freeing, error) {
 	id := uuid.New()
 	out := Freeing{ID: id.String(), Namespaces: []string{}}
 	slices.Sort(f.Namespaces)
+	if err := p.refuseFreeing(ctx, f.Namespaces); err != nil {
+		return out, err
+	}
 	for _, namespace := range slices.Compact(f.Namespaces) {
 		t := Target{Namespace: namespace}
 		err := p.change(ctx, t, "freeing bytes", func(tx pgx.Tx, o owner) error {
@@ -187,7 +194,7 @@ func (p *Pruner) Free(ctx context.Context, f FreeRequest) (Freeing, error) {
 				return err
 			}
 			if done.RowsAffected() == 0 {
-				return oci.Errorf(oci.Unsupported, "bytes are being freed in namespace %s already: its runs tell", namespace).WithStatus(409)
+				return freedAlready(namespace)
 			}
 			return audit.Append(ctx, tx, audit.Entry{Kind: audit.FreeSpace, Namespace: namespace, Policy: id,
 				Detail: map[string]any{"bytes": f.Bytes, "unused_for": f.UnusedFor, "last_used_until": f.Bound.At}})
@@ -201,4 +208,23 @@ func (p *Pruner) Free(ctx context.Context, f FreeRequest) (Freeing, error) {
 		}
 	}
 	return out, nil
+}
+
+func freedAlready(namespace string) error {
+	return oci.Errorf(oci.Unsupported, "bytes are being freed in namespace %s already: its runs tell", namespace).WithStatus(409)
+}
+
+// refuseFreeing returns an error if bytes are being freed in one of the namespaces.
+func (p *Pruner) refuseFreeing(ctx context.Context, namespaces []string) error {
+	var name string
+	err := p.db.Pool.QueryRow(ctx, `
+		SELECT n.name FROM autoprunefree f JOIN live_namespaces n ON n.id = f.namespace_id
+		WHERE n.name = ANY ($1) AND f.created_at > now() - $2::interval ORDER BY n.name LIMIT 1`, namespaces, freeLasts).Scan(&name)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for requests to free: %w", err)
+	}
+	return freedAlready(name)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // Bounds of a plan to free.
@@ -182,7 +183,7 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 	}
 	one := Policy{method: LastPulled, age: f.age}
 	place := len(rules.Policies)
-	rules.Policies, saved = append(rules.Policies, Applied{ID: freeName, Scope: NamespaceScope, Policy: one}), append(saved, Saved{ID: freeName, Policy: one})
+	rules.Policies, saved = append(rules.Policies, Applied{ID: freeName, Scope: NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
 	return readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
 		if err := f.p.mayJudge(ctx, s.Now); err != nil {
 			return err
@@ -272,13 +273,22 @@ func (f *freePlanner) enough(ctx context.Context, bytes int64) (n int, freed int
 		if err != nil {
 			return bytes // ends the search
 		}
+		var frees int64
 		if err = f.alive(ctx); err == nil {
-			known[n], err = f.frees(ctx, n)
+			frees, err = f.frees(ctx, n)
 		}
-		return known[n]
+		if err != nil { // nothing is known of n
+			return bytes
+		}
+		known[n] = frees
+		return frees
 	}
-	if all := try(len(f.order)); err != nil || all < bytes {
-		return len(f.order), all, err
+	all := try(len(f.order))
+	if err != nil {
+		return 0, 0, err
+	}
+	if all < bytes {
+		return len(f.order), all, nil
 	}
 	n = 1 + sort.Search(len(f.order)-1, func(i int) bool { return try(i+1) >= bytes })
 	if err != nil {
@@ -317,7 +327,11 @@ func (f *freePlanner) frees(ctx context.Context, n int) (int64, error) {
 			return 0, err
 		}
 	}
-	return f.p.unusedBytes(ctx, targets, manifests)
+	bytes, err := f.p.unusedBytes(ctx, targets, manifests)
+	if db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil {
+		err = errTimeOver
+	}
+	return bytes, err
 }
 
 // plan describes the deletion of the first n tags.

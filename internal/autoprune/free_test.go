@@ -186,3 +186,29 @@ func TestFreeBesideHolds(t *testing.T) {
 		t.Errorf("the repositories have %s", got)
 	}
 }
+
+// TestFreeWithoutTime: a plan for which there was no time deletes nothing, rather than every tag.
+func TestFreeWithoutTime(t *testing.T) {
+	t.Parallel()
+	if tags, freed, err := autoprune.EnoughWithoutTime(t.Context()); tags != 0 || freed != 0 || err == nil {
+		t.Errorf("%d tags, %d bytes, %v", tags, freed, err)
+	}
+}
+
+// TestFreeWaitsForGrace: a plan takes nothing that a policy kept which was deleted since, as long as the
+// grace period lasts.
+func TestFreeWaitsForGrace(t *testing.T) {
+	t.Parallel()
+	u, a, b, _ := stocked(t)
+	u.free(u.plan("app", 1_000_000)) // nothing is uncovered: all goes
+	if got := len(u.tags(a)) + len(u.tags(b)); got != 0 {
+		t.Fatalf("%d tags are left", got)
+	}
+	u, a, b, _ = stocked(t)
+	plan := u.plan("app", 1_000_000)
+	u.exec(`INSERT INTO autopruneuncovered (namespace_id, repository_id, until) SELECT id, 0, now() + interval '1 hour' FROM top_level_namespaces WHERE name = 'app'`)
+	u.free(plan)
+	if got := len(u.tags(a)) + len(u.tags(b)); got != 8 {
+		t.Errorf("of 8 tags in a grace period %d are left", got)
+	}
+}

@@ -159,3 +159,38 @@ func TestJudgeUntagged(t *testing.T) {
 		t.Errorf("the policy is warned of: %+v", found)
 	}
 }
+
+// TestDefaultsThatStopUncover: what the registry's defaults kept stays for the grace period when they
+// stop applying in a namespace: it refuses them, or gets a policy of its own.
+func TestDefaultsThatStopUncover(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(r *registry, app autoprune.Target) error{
+		"refused": func(r *registry, app autoprune.Target) error {
+			return r.pruner.UseDefaults(t.Context(), app.Namespace, false)
+		},
+		"a policy of its own": func(r *registry, app autoprune.Target) error {
+			_, err := r.pruner.Create(t.Context(), app, policy(t, `{"method": "creation_date", "olderThan": "90y"}`))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t, func(o *autoprune.Options) { o.Grace = time.Hour })
+			web := r.repository("app/web")
+			r.tag(web, "old", "m", 10*24*time.Hour)
+			r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "90d", "keep": [{"tagPattern": "^old$"}]}`)
+			r.policy(autoprune.Target{Repository: "app/web"}, `{"method": "creation_date", "olderThan": "5d"}`)
+			r.exec("UPDATE repositoryautoprunepolicy SET active_from = NULL")
+			r.must(stop(r, autoprune.Target{Namespace: "app"}))
+			r.run()
+			if got := r.tags(web); len(got) != 1 {
+				t.Error("the tag went at once")
+			}
+			r.exec("UPDATE autopruneuncovered SET until = now() - interval '1s'")
+			r.run()
+			if got := r.tags(web); len(got) != 0 {
+				t.Errorf("after the grace period %v stay", got)
+			}
+		})
+	}
+}

@@ -14,9 +14,9 @@ import (
 type coverage struct {
 	id            string // of the policy that is changed
 	before, after *policies
-	// kept are those after the change with what the policy kept before, nil if that is the same:
-	// what isn't deleted then and is deleted after the change, a keep rule has kept from the policy
-	// itself.
+	// kept are the policies after the change, but with the changed policy's old keep rules and old
+	// neverBelow; nil if the policy is deleted or its mode changes. compare uses them to leave out
+	// tags that these rules kept only from the changed policy itself.
 	kept *policies
 }
 

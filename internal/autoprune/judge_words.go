@@ -50,7 +50,8 @@ func (j *judging) ofPolicy() (list []Warning) {
 		}
 	}
 	for _, w := range j.policy.typed() {
-		// What a pattern without anchors is found in tells more than that it has none.
+		// If all tags were judged, the warning Unanchored is given only if the pattern is found within
+		// names of tags, with these names as examples; ShellPattern replaces it.
 		if w.Code != Unanchored || j.considered == 0 || j.partial {
 			list = append(list, w)
 			continue

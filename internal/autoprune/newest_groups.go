@@ -21,8 +21,8 @@ type newestGroups struct {
 	emptyGroup bool
 	// groups has what was counted. It is needed only while the tags are surveyed.
 	groups map[groupKey]*groupCount
-	// oldest has the oldest of the newest `limit` tags of those groups that have at least so
-	// many: what is older isn't among the newest. Of other groups everything is.
+	// oldest has, for each group of at least `limit` tags, the rank of the last tag among its newest
+	// `limit`: older tags of the group aren't among the newest. In a smaller group all tags are.
 	oldest map[groupKey]rank
 	// overflow says that there are too many groups. No tag is then known to be older than the
 	// newest of its group.
@@ -213,8 +213,8 @@ func (n *newestGroups) among(key groupKey, t *Tag) bool {
 	return stays
 }
 
-// which says for reasons what is counted, and names the tag's group; "" if all tags are counted
-// together.
+// which returns the part of a reason that says what is counted and names the tag's group. It is ""
+// if all tags are counted together.
 func (n *newestGroups) which(t *Tag) (text string) {
 	if n.images {
 		text = " images"

@@ -260,6 +260,9 @@ func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, policy Policy, c
 		case DefaultScope:
 			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from, confirmed) VALUES ($1, $2, now() + $3::interval, $4)", id, text, p.grace(policy), c.codes())
 		case NamespaceScope:
+			if err := p.uncoverByFirst(ctx, tx, o); err != nil {
+				return err
+			}
 			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy, active_from, confirmed) VALUES ($1, $2, $3, now() + $4::interval, $5)",
 				id, o.namespace, text, p.grace(policy), c.codes())
 		default:
@@ -278,6 +281,19 @@ func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, policy Policy, c
 		return "", err
 	}
 	return id, nil
+}
+
+// uncoverByFirst begins the waiting for what the registry's defaults kept in a namespace that is about
+// to get its first policy, after which they don't apply there.
+func (p *Pruner) uncoverByFirst(ctx context.Context, tx pgx.Tx, o owner) error {
+	var apply bool
+	err := tx.QueryRow(ctx, `
+		SELECT NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = $1)
+			AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)`, o.namespace).Scan(&apply)
+	if err != nil || !apply {
+		return err
+	}
+	return p.uncoverDefaults(ctx, tx, o.namespace, false)
 }
 
 // admit checks that a policy may be added to the policies of its owner, and returns the
@@ -480,7 +496,11 @@ func (p *Pruner) UseDefaults(ctx context.Context, namespace string, on bool) err
 		if on {
 			sql = "DELETE FROM autoprunewithoutdefaults WHERE namespace_id = $1"
 		}
-		if _, err := tx.Exec(ctx, sql, o.namespace); err != nil {
+		done, err := tx.Exec(ctx, sql, o.namespace)
+		if err == nil && !on && done.RowsAffected() > 0 {
+			err = p.uncoverDefaults(ctx, tx, o.namespace, true)
+		}
+		if err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, entry(audit.ChangeDefault, t, o, "", map[string]any{"defaults": on}))

@@ -56,7 +56,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 				}
 				_, err := r.pruner.Work(t.Context())
 				r.must(err)
-				if got := r.tags(fast); len(got) != 0 && value[int](r, "SELECT count(*) FROM autopruneruns WHERE namespace <> 'fast' AND state = 'success'") > 0 {
+				if got := r.tags(fast); len(namespaces) == 1 && len(got) != 0 && value[int](r, "SELECT count(*) FROM autopruneruns WHERE namespace <> 'fast' AND state = 'success'") > 0 {
 					t.Errorf("when the run of another namespace has ended, fast has %v", got)
 				}
 			}

@@ -397,6 +397,10 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 		if err != nil {
 			return err
 		}
+		// A request to free waits for the next run.
+		if _, err := tx.Exec(ctx, "UPDATE autoprunefree SET run = NULL WHERE namespace_id = $1 AND run = $2", t.namespace, t.run); err != nil {
+			return err
+		}
 		if err := p.finishTask(ctx, tx, t, "failure: "+shorten(failure.Error())); err != nil {
 			return err
 		}

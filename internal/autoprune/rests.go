@@ -167,7 +167,8 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 	} else {
 		err = j.namespace(ctx, u.task.namespace)
 	}
-	// What it hasn't looked at in its time tells nothing against the policy.
+	// If the time was too short for all tags, NotAllJudged is ignored: only warnings about the judged
+	// tags let the policy rest.
 	if j.partial = errors.Is(err, errTimeOver); err != nil && !j.partial {
 		return false, err
 	}
@@ -325,6 +326,27 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 	return list, nil
 }
 
+// restingNow reads the version of a policy and the warnings because of which it rests in a namespace,
+// and locks the row that has them. There are no warnings if it doesn't rest, or was saved since. It
+// takes no second connection, unlike load: the caller has locks for which others wait.
+func restingNow(ctx context.Context, tx pgx.Tx, namespace int64, policy string) (version int64, warnings []Warning, err error) {
+	var text []byte
+	err = tx.QueryRow(ctx, `
+		SELECT version, warnings FROM autoprunerests r
+		WHERE policy = $1 AND namespace_id = $2 AND warnings IS NOT NULL AND version IN (
+			SELECT version FROM namespaceautoprunepolicy WHERE uuid = $1
+			UNION ALL SELECT version FROM repositoryautoprunepolicy WHERE uuid = $1
+			UNION ALL SELECT version FROM defaultautoprunepolicy WHERE uuid = $1)
+		FOR UPDATE OF r`, policy, namespace).Scan(&version, &text)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &warnings)
+	}
+	return version, warnings, err
+}
+
 // ConfirmRest confirms the warnings because of which a policy rests in a namespace, as long as it has
 // this version. It puts the namespace's task at the head of the queue. It returns NAME_UNKNOWN if the
 // namespace doesn't exist or the policy doesn't rest there for warnings, and UNSUPPORTED with status
@@ -339,23 +361,16 @@ func (p *Pruner) ConfirmRest(ctx context.Context, namespace, policy string, vers
 		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
 			return err
 		}
-		l, err := p.load(ctx, tx, o.namespace)
+		now, warnings, err := restingNow(ctx, tx, o.namespace, policy)
 		if err != nil {
 			return err
 		}
-		var found *Saved
-		for _, s := range l.all() {
-			if s.ID == policy && len(l.restOf(s).Warnings) > 0 {
-				found = &s
-			}
-		}
-		if found == nil {
+		if len(warnings) == 0 {
 			return notFound("policy %q waits for no confirmation in namespace %s", policy, namespace).WithDetail(map[string]string{"policy": policy})
 		}
-		warnings := l.restOf(*found).Warnings
-		if found.Version != version || len(Unconfirmed(warnings, codes)) > 0 {
-			return oci.Errorf(oci.Unsupported, "policy %s has version %d, and other warnings than those that were confirmed: look at it once more", policy, found.Version).
-				WithStatus(http.StatusConflict).WithDetail(map[string]any{"version": found.Version, "warnings": warnings})
+		if now != version || len(Unconfirmed(warnings, codes)) > 0 {
+			return oci.Errorf(oci.Unsupported, "policy %s has version %d, and other warnings than those that were confirmed: look at it once more", policy, now).
+				WithStatus(http.StatusConflict).WithDetail(map[string]any{"version": now, "warnings": warnings})
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE autoprunerests SET warnings = NULL, since = now(),

@@ -71,6 +71,11 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 	if _, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'autoprune_defaults_version'"); err != nil {
 		return err
 	}
+	if old != nil && old.Problem == "" {
+		if err := p.uncover(ctx, tx, owner{}, *old, policy); err != nil {
+			return err
+		}
+	}
 	detail := map[string]any{"change": change, "setting": SettingName}
 	if policy == nil {
 		if _, err := tx.Exec(ctx, "DELETE FROM defaultautoprunepolicy WHERE uuid = $1", id); err != nil {

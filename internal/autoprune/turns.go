@@ -22,7 +22,7 @@ type turns struct {
 // unfinishedFirst returns whether an unfinished run comes next, if one waits.
 func (s *turns) unfinishedFirst() bool { return s.lead <= 0 }
 
-// absent says that none of the kind waits that comes first.
+// absent resets the lead, because no namespace of the kind whose turn it is waits.
 func (s *turns) absent() { s.lead = 0 }
 
 // spent adds the time of a time slice.

@@ -21,8 +21,9 @@ func (l *policies) queueUncovered(b *pgx.Batch, namespace int64) {
 			var repository int64
 			var until time.Time
 			_, err := pgx.ForEachRow(rows, []any{&defaults, &repository, &until}, func() error {
-				// Where the defaults don't apply, nothing was taken away.
-				if !(defaults && (l.off || len(l.namespace) > 0)) && until.After(l.uncovered[repository]) {
+				// Where the defaults don't apply, nothing was taken away. That of the configuration
+				// applies beside policies of the namespace.
+				if !(defaults && l.off) && until.After(l.uncovered[repository]) {
 					l.uncovered[repository] = until
 				}
 				return nil
@@ -60,6 +61,24 @@ func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now
 		ON CONFLICT (namespace_id, repository_id) DO UPDATE SET until = GREATEST(u.until, EXCLUDED.until)`, o.namespace, o.repository, *grace)
 	if err != nil {
 		return fmt.Errorf("beginning the grace period of what policy %s kept: %w", old.ID, err)
+	}
+	return nil
+}
+
+// uncoverDefaults is uncover for a namespace in which the registry's defaults are about to stop
+// applying. That of the configuration goes on to apply there, unless the namespace refuses the
+// defaults: then `all` is true.
+func (p *Pruner) uncoverDefaults(ctx context.Context, tx pgx.Tx, namespace int64, all bool) error {
+	list, err := listPolicies(ctx, tx, DefaultScope, owner{})
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		if all || !s.Setting {
+			if err := p.uncover(ctx, tx, owner{namespace: namespace}, s, nil); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -65,8 +65,8 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 	return slices.Sorted(maps.Keys(free)), nil
 }
 
-// keptByTags returns those of the candidates that a manifest outside of them keeps which a tag
-// needs. Above the candidates there may also be manifests that no tag needs, such as an index that
+// keptByTags returns the candidates that must stay: a manifest that isn't a candidate, and that a
+// tag needs, keeps them. Above the candidates there may also be manifests that no tag needs, such as an index that
 // lost its tag; garbage collection deletes these too.
 func (u *unused) keptByTags(ctx context.Context, candidates map[int64]bool) ([]int64, error) {
 	kept := make(map[int64][]int64) // by keeper, outside of the candidates

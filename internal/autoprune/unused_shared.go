@@ -223,7 +223,7 @@ func (s *sharedBlobs) keepers(ctx context.Context, list []*needed, next map[int6
 	var above []int64
 	_, err = pgx.ForEachRow(rows, []any{&place, &tagged, &above}, func() error {
 		m := list[place]
-		m.need, m.keepers = tagged || len(above) > 101, slices.Clone(above)
+		m.need, m.keepers = tagged || len(above) > 100, slices.Clone(above)
 		if m.keepers == nil {
 			m.keepers = []int64{}
 		}

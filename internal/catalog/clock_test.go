@@ -14,7 +14,7 @@ import (
 )
 
 // TestClockSetMeanwhile: a worker was told that it may delete, and then the database's clock is set.
-// What seems old by that clock stays: the trash, tags with an expiration date, uploads.
+// The trash, tags with an expiration date and uploads stay, although they seem old by that clock.
 func TestClockSetMeanwhile(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -1,9 +1,11 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +27,12 @@ import (
 // SetTagExpiration locks the tag's row before it changes the date, as puts and deletions of
 // tags do.
 func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
+	return c.SetTagExpirationOf(ctx, path, tag, oci.Digest{}, at)
+}
+
+// SetTagExpirationOf is SetTagExpiration for a tag that points to a manifest. If it points to another
+// one now, the error is DENIED with status 412.
+func (c *Catalog) SetTagExpirationOf(ctx context.Context, path, tag string, d oci.Digest, at time.Time) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("setting the expiration of tag %s of %s", tag, path),
 		run: func(ctx context.Context, r repository) error {
@@ -33,23 +41,27 @@ func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at tim
 				return rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
 			}
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-				return c.setExpiration(ctx, tx, r, path, tag, at, rules.version)
+				return c.setExpiration(ctx, tx, r, path, tag, d, at, rules.version)
 			})
 		},
 	})
 }
 
 // setExpiration locks the repository against deletion and sets the tag's expiration date,
-// unless the tag has this date already. OFFSET 0 in its SQL makes PostgreSQL look rows up by
+// unless the tag has this date already. If d isn't zero, the tag must point to it. OFFSET 0 in its SQL makes PostgreSQL look rows up by
 // an index: see "Plans" in package db.
-func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, at time.Time, version string) error {
+func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, d oci.Digest, at time.Time, version string) error {
 	var old *time.Time
 	var otherwise, immutable bool
+	var now []byte
 	b := new(batch)
 	b.lockRepository(r, path)
-	b.row([]any{&old, &immutable, &otherwise}, `
-		SELECT expires_at, immutable, (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
-			SELECT expires_at, immutable FROM tags
+	b.row([]any{&old, &immutable, &otherwise, &now}, `
+		SELECT expires_at, immutable, (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4, (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0)
+		FROM (
+			SELECT expires_at, immutable, manifest_id FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE) t`,
 		r.namespace, r.id, tag, version)
 	err := b.send(ctx, tx)
@@ -60,6 +72,8 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 		return err
 	case otherwise:
 		return rulesChanged
+	case d != oci.Digest{} && !bytes.Equal(now, d.Bytes()):
+		return oci.Errorf(oci.Denied, "tag %s of %s points to another manifest now", tag, path).WithStatus(http.StatusPreconditionFailed)
 	case immutable && !at.IsZero():
 		return immutableRefusal(path, tag, "given a date of expiration", "let it be moved and deleted again first")
 	case old == nil && at.IsZero(), old != nil && old.Equal(at):

@@ -37,6 +37,9 @@ const (
 	maxExpiry = 100 * 365 * 24 * time.Hour
 )
 
+// partMissing says that labels can't be read because not all of the image is there yet.
+const partMissing = "the repository lacks a part of it"
+
 // Reader reads from the blob store, as blob.Store does.
 type Reader interface {
 	Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error)
@@ -53,6 +56,7 @@ type labelled struct {
 	after     time.Duration // 0: nothing
 	immutable bool
 	ignored   []string // why labels don't count
+	again     bool     // the next attempt of the push reads them again: a part of the image may have come
 }
 
 // tagLabels is what decides about the tags of a put: the labels, and the rules under which they
@@ -83,7 +87,7 @@ func (l tagLabels) text() *string {
 // labelsOf returns what the labels of a pushed manifest say about its tags, as far as the
 // namespace allows it. It reads nothing if the namespace allows none, the push has no tags, or
 // the manifest is imported. `known` has the result of an earlier attempt of the same push: what the
-// labels say doesn't change.
+// labels say doesn't change once all of the image is there.
 //
 // Labels that can't be read decide nothing: the tag then gets no date, and isn't immutable.
 func (c *Catalog) labelsOf(ctx context.Context, r repository, p NewManifest, rows manifestColumns, known **labelled) tagLabels {
@@ -92,7 +96,7 @@ func (c *Catalog) labelsOf(ctx context.Context, r repository, p NewManifest, row
 	if allowed == (TagLabels{}) || len(rows.tags) == 0 || p.Manifest == nil || p.Imported != nil {
 		return out
 	}
-	if *known == nil {
+	if *known == nil || (*known).again {
 		*known = c.readLabels(ctx, r, p)
 	}
 	out.ignored = (*known).ignored
@@ -120,7 +124,7 @@ func (c *Catalog) readLabels(ctx context.Context, r repository, p NewManifest) *
 		out, problem = c.readImages(ctx, images)
 	}
 	if problem != "" {
-		out = labelled{ignored: []string{"labels of the image don't count: " + problem}}
+		out = labelled{ignored: []string{"labels of the image don't count: " + problem}, again: problem == partMissing}
 	}
 	return &out
 }
@@ -172,7 +176,7 @@ func (c *Catalog) labelSources(ctx context.Context, r repository, m *oci.Manifes
 		c.log.WarnContext(ctx, "labels of a pushed image could not be read", "error", err)
 		return nil, "the database could not be asked for its configuration"
 	case len(list) < want:
-		return nil, "the repository lacks a part of it"
+		return nil, partMissing
 	}
 	return list, ""
 }

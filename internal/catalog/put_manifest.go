@@ -269,6 +269,7 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 		"rules": rules.version, "protected": protected, "condition_tag": p.Condition.Tag,
 		"if_match": p.Condition.IfMatch.arg(), "if_no_match": p.Condition.IfNoMatch.arg(),
 		"expires_after": labels.seconds(), "undated": undated, "immutable": labels.immutable, "labels_ignored": labels.text(),
+		"keep_tags": p.KeepTags,
 	}))
 }
 

@@ -11,6 +11,7 @@
 --                                                          registry got the manifest, and each tag
 -- @expires_after            seconds after which the tags expire, NULL: never; not for those in @undated
 -- @immutable                nobody may move or delete the tags from now on
+-- @keep_tags                labels decide nothing about tags that exist: the client may not change these
 -- @labels_ignored           for the audit entries: why a label of the image doesn't count; NULL: none
 
 -- name: lock_repository
@@ -194,7 +195,8 @@ WITH previous AS (
 	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
 	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at,
-		expires_at = CASE WHEN NOT tags.immutable THEN EXCLUDED.expires_at END, immutable = tags.immutable OR EXCLUDED.immutable
+		expires_at = CASE WHEN NOT tags.immutable AND NOT @keep_tags::boolean THEN EXCLUDED.expires_at END,
+		immutable = tags.immutable OR EXCLUDED.immutable AND NOT @keep_tags
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
 	RETURNING name, updated_at IS NOT NULL AS moved, expires_at, immutable
 ), logged AS (
@@ -287,7 +289,8 @@ WITH previous AS (
 	ORDER BY name COLLATE "C"
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
 	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at,
-		expires_at = CASE WHEN NOT tags.immutable THEN EXCLUDED.expires_at END, immutable = tags.immutable OR EXCLUDED.immutable
+		expires_at = CASE WHEN NOT tags.immutable AND NOT @keep_tags::boolean THEN EXCLUDED.expires_at END,
+		immutable = tags.immutable OR EXCLUDED.immutable AND NOT @keep_tags
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
 	RETURNING name, updated_at IS NOT NULL AS moved, expires_at, immutable
 ), logged AS (

@@ -21,16 +21,17 @@
 // stopped. And if the operating system says that a time server keeps its clock, a clock that jumped
 // was corrected.
 //
-// What is pushed meanwhile gets a time that is neither before the last time that was trusted nor before
-// that of the tags in its repository (routine purser_push_time), so that policies judge it rightly when
-// the clock is right again.
+// While the clock is in doubt, or behind the last trusted time, a pushed tag gets a push time that is
+// neither before that trusted time nor before the push times of the repository's other tags (routine
+// purser_push_time). So policies don't take the tag for older than the others afterwards.
 //
 // Why nothing is deleted by a clock that jumps at any moment: a judge takes a time T from the
 // database and deletes what is old at T. CheckTime(T) compares T itself with the time that the last
-// look predicts for this moment, so it doesn't matter when the clock jumped. A worker that has no
-// such T calls Check, which has looked at most lookAge ago: it may miss a jump of this last moment.
-// Garbage collection, which is such a worker, looks for references before it deletes, so it then
-// deletes only things to which nothing refers.
+// look predicts for this moment, so it doesn't matter when the clock jumped. A transaction that
+// deletes by its own now() asks for this time before it commits ([CheckTx]): in garbage collection, by
+// whose now() holds end, in auto-pruning, in the trash, and for expiration dates and uploads. Workers
+// of sessions, tokens, notices and pull statistics' rows call Check, which has looked at most lookAge
+// ago: they may miss a jump of this last moment.
 package clock
 
 import (

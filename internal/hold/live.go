@@ -24,8 +24,9 @@ func (a Absent) String() string {
 
 // NotLive returns those of the named reporters that aren't live in a namespace, in the order of the
 // names: neither one of the namespace nor one of the whole registry has reported within half of its
-// lease. Its look is at the time of the statement and not of the transaction, so that what ends
-// while a transaction lasts has ended.
+// lease. NotLive compares with the time of its statement, not with the start of the transaction, so
+// it also returns a reporter whose time ran out while the transaction lasted. A report of the future,
+// which came while the clock was ahead, says nothing about now.
 func NotLive(ctx context.Context, q db.Querier, namespace int64, names []string) (absent []Absent, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -33,7 +34,9 @@ func NotLive(ctx context.Context, q db.Querier, namespace int64, names []string)
 	rows, err := q.Query(ctx, `
 		SELECT want.name, r.reported_at FROM unnest($2::text[]) WITH ORDINALITY AS want (name, place)
 		LEFT JOIN LATERAL (
-			SELECT max(reported_at) AS reported_at, bool_or(expires_at > clock_timestamp() AND reported_at + lease / 2 > clock_timestamp()) AS live FROM (
+			SELECT max(reported_at) AS reported_at, bool_or(expires_at > clock_timestamp() AND reported_at + lease / 2 > clock_timestamp()
+				AND reported_at < clock_timestamp() + interval '1 minute') AS live
+			FROM (
 				SELECT reported_at, expires_at, lease FROM holdreporters WHERE namespace_id = $1 AND name = want.name
 				UNION ALL SELECT reported_at, expires_at, lease FROM holdreporters WHERE namespace_id IS NULL AND name = want.name) named) r ON true
 		WHERE r.live IS NOT TRUE ORDER BY want.place`, namespace, names)
@@ -61,8 +64,10 @@ func CheckReporter(name string) error { return Place{Reporter: name}.check() }
 // registry.
 func AnyLive(ctx context.Context, q db.Querier, namespace int64) (live bool, err error) {
 	err = q.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM holdreporters WHERE namespace_id = $1 AND expires_at > now() AND reported_at + lease / 2 > now())
-			OR EXISTS (SELECT FROM holdreporters WHERE namespace_id IS NULL AND expires_at > now() AND reported_at + lease / 2 > now())`, namespace).Scan(&live)
+		SELECT EXISTS (SELECT FROM holdreporters WHERE namespace_id = $1 AND expires_at > now() AND reported_at + lease / 2 > now()
+				AND reported_at < now() + interval '1 minute')
+			OR EXISTS (SELECT FROM holdreporters WHERE namespace_id IS NULL AND expires_at > now() AND reported_at + lease / 2 > now()
+				AND reported_at < now() + interval '1 minute')`, namespace).Scan(&live)
 	if err != nil {
 		return false, fmt.Errorf("looking for reporters: %w", err)
 	}

@@ -36,7 +36,7 @@ type source interface {
 	elsewhere(ctx context.Context, d oci.Digest) (string, error)
 }
 
-// found is a repository, or what the reason says.
+// found is a repository or, if reason isn't empty, a path that the import passes over and why.
 type found struct{ name, reason string }
 
 // passedOver says that something is neither a directory nor a regular file.
@@ -44,8 +44,9 @@ func passedOver(key string) string {
 	return key + " is neither a directory nor a regular file (symbolic links to directories aren't followed)"
 }
 
-// others yields what stands beside the directories of a directory in which repositories may be. `name` is
-// that of the directory's repository, `own` says which names are the other registry's own.
+// others yields the entries of dir, a directory in which repositories may be, that are neither
+// directories nor regular files. `name` is the repository of dir. `own` returns whether a name is one
+// that the imported registry uses itself.
 func others(ctx context.Context, s Store, dir, name string, own func(string) bool, yield func(found, error) bool) bool {
 	keys, err := s.Others(ctx, dir, false)
 	if err != nil {

@@ -21,9 +21,9 @@ const (
 	maxCallbacks       = 1000
 	accountCallbacks   = 50  // of one account
 	namespaceCallbacks = 100 // for one namespace
-	// ownCallbacks is how many an account gets although there are maxCallbacks, or those of its
-	// namespace, so that many accounts together don't keep out the others. There are never more than
-	// fullCallbacks times maxCallbacks.
+	// ownCallbacks is how many callbacks of an account may wait even if maxCallbacks or
+	// namespaceCallbacks are reached, so that other accounts can't keep it out. The total never
+	// exceeds fullCallbacks times maxCallbacks.
 	ownCallbacks  = 2
 	fullCallbacks = 10
 )

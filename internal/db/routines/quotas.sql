@@ -214,7 +214,7 @@ $$;
 -- bytes the upload may have: 2^62 if the quota limits nothing now, NULL if there is no quota or
 -- nothing was promised. It raises the error PQ001 if what the
 -- namespace uses, what its other unfinished uploads take or were promised, and what is needed exceed
--- the hard limit on bytes. Never refused is what was promised before.
+-- the hard limit on bytes. It never refuses bytes that it has promised to the upload before.
 --
 -- Nor is a blob refused that the namespace has, while it is the only one in need of that: its bytes
 -- count already, and so the namespace has no more than one blob beyond the limit for a moment. Whoever

@@ -66,7 +66,7 @@ func TestTokensEndWithinTheirClient(t *testing.T) {
 	if want := []int{200, 401, 401, 401, 200, 200}; !slices.Equal(got, want) {
 		t.Errorf("the secrets get %d, want %d", got, want)
 	}
-	// What is over makes room first.
+	// An expired token is deleted before any valid one.
 	r.Exec(t, "UPDATE credentials SET expires_at = now() - interval '1 s' WHERE title = 'quiet'")
 	if _, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", "loud", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)

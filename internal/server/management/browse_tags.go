@@ -355,9 +355,14 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 			return err
 		}
 	}
-	if change.Immutable != nil {
-		if err := a.mayMakeImmutable(ctx, tag, *change.Immutable); err != nil {
+	immutable := change.Immutable
+	if immutable != nil {
+		changes, err := a.mayMakeImmutable(ctx, tag, *immutable)
+		if err != nil {
 			return err
+		}
+		if !changes { // somebody else may change it meanwhile, and this client may have no right to undo that
+			immutable = nil
 		}
 	}
 	if change.ManifestDigest != "" || change.Expiration == nil && change.Immutable == nil {
@@ -369,8 +374,8 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 			return err
 		}
 	}
-	if change.Immutable != nil {
-		if err := a.catalog.SetTagImmutable(ctx, tag.Repository, tag.Tag, *change.Immutable); err != nil {
+	if immutable != nil {
+		if err := a.catalog.SetTagImmutable(ctx, tag.Repository, tag.Tag, *immutable); err != nil {
 			return err
 		}
 	}
@@ -382,15 +387,15 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 
 // mayMakeImmutable returns an error if the client may not make the tag immutable or undo that. A
 // client that sends back what it got changes nothing, and needs no right for it.
-func (a *API) mayMakeImmutable(ctx context.Context, tag TagInput, on bool) error {
+func (a *API) mayMakeImmutable(ctx context.Context, tag TagInput, on bool) (changes bool, err error) {
 	page, err := a.catalog.BrowseTags(ctx, tag.Repository, catalog.TagQuery{Exact: tag.Tag, Limit: 1})
 	if err != nil {
-		return err
+		return false, err
 	}
 	if now := len(page.Tags) > 0 && page.Tags[0].Immutable; now == on {
-		return nil
+		return false, nil
 	}
-	return a.server.Authorize(ctx, auth.Maintain, auth.OfRepository(tag.Repository))
+	return true, a.server.Authorize(ctx, auth.Maintain, auth.OfRepository(tag.Repository))
 }
 
 type deleteTagInput struct {

@@ -47,7 +47,7 @@ func (a *API) addFree() {
 	}
 	add(a, auth.Administer, huma.Operation{
 		OperationID: "freeNamespace", Method: http.MethodPost, Path: "/organization/{orgname}/autoprune/free", Tags: tags,
-		Summary: "Free bytes in a namespace, the least valuable first", Description: text, Errors: errs, DefaultStatus: http.StatusOK,
+		Summary: "Free bytes in a namespace: delete the least recently used tags", Description: text, Errors: errs, DefaultStatus: http.StatusOK,
 	}, func(ctx context.Context, in *namespaceInput) (*output, error) {
 		out, err := a.free(ctx, in.Namespace, in.Body)
 		return &output{out}, err
@@ -55,7 +55,7 @@ func (a *API) addFree() {
 	type registryInput struct{ Body freeBody }
 	add(a, auth.Operate, huma.Operation{
 		OperationID: "freeRegistry", Method: http.MethodPost, Path: "/autoprune/free", Tags: tags,
-		Summary: "Free bytes in the registry, the least valuable first", Description: text, Errors: errs, DefaultStatus: http.StatusOK,
+		Summary: "Free bytes in the registry: delete the least recently used tags", Description: text, Errors: errs, DefaultStatus: http.StatusOK,
 	}, func(ctx context.Context, in *registryInput) (*output, error) {
 		out, err := a.free(ctx, "", in.Body)
 		return &output{out}, err
@@ -65,6 +65,11 @@ func (a *API) addFree() {
 // free plans, or carries out a plan, in a namespace or, if `namespace` is "", in the registry.
 func (a *API) free(ctx context.Context, namespace string, in freeBody) (out freeAnswer, err error) {
 	if in.Plan == "" {
+		done, err := a.turn(ctx)
+		if err != nil {
+			return out, err
+		}
+		defer done()
 		out.Plan, err = a.opt.Autoprune.PlanFree(ctx, namespace, autoprune.FreeOptions{Bytes: in.Bytes, UnusedFor: in.UnusedFor, Within: freeWithin})
 		if errors.Is(err, worker.ErrRest) {
 			err = oci.Errorf(oci.Unsupported, "nothing may be deleted for its age now: %v", err).WithStatus(http.StatusConflict)

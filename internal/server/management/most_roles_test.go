@@ -34,7 +34,8 @@ func TestMostRolesOfNamespace(t *testing.T) {
 		SELECT r.top_level_namespace_id, r.id, a.id, 'reader' FROM generate_series(1, 80) i
 		JOIN accounts a ON a.name = 'q' || i JOIN repositories r ON r.path = 'acme/r' || i + 20`)
 	give("user/p1", 109).Refused(t, 400, "invalid_request", "with its repositories may have 100 .*limits.permissions")
-	// Whoever administers repositories can't keep the namespace's administrators from giving a role in it.
+	// The limit on roles in repositories is used up, and the namespace's administrators can still give
+	// a role in the namespace itself.
 	r.Manage(t, "PUT", "/organization/acme/permissions/user/p1", `{"role":"read"}`).WantStatus(t, 200)
 	r.Manage(t, "DELETE", "/organization/acme/permissions/user/p1", "").WantStatus(t, 204)
 	r.Manage(t, "DELETE", "/repository/acme/r1/permissions/user/p0", "").WantStatus(t, 204)

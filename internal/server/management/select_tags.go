@@ -30,7 +30,7 @@ const (
 type TagSelection struct {
 	Pattern string `json:"pattern" maxLength:"128" doc:"The name of a tag, in which * stands for any characters" example:"pr-7-*"`
 	DryRun  bool   `json:"dry_run,omitempty" doc:"Change nothing, and say what is selected"`
-	Count   *int   `json:"count,omitempty" minimum:"0" doc:"How many tags the pattern selects, as a dry run has said. 409 if it is another number. It must be given if the pattern selects half of the repository's tags or more"`
+	Count   *int   `json:"count,omitempty" minimum:"0" doc:"How many tags the pattern selects, as a dry run has said. 409 if it is another number. It must be given if the pattern selects half of the repository's tags or more, also with after"`
 	After   string `json:"after,omitempty" maxLength:"128" doc:"The member next of the answer before: go on after this tag"`
 }
 
@@ -50,10 +50,8 @@ func (a *API) changeSelected(ctx context.Context, repository string, in TagSelec
 	if in.DryRun {
 		return out, nil
 	}
-	if in.After == "" {
-		if err := in.confirmed(s); err != nil {
-			return out, err
-		}
+	if err := in.confirmed(s); err != nil {
+		return out, err
 	}
 	began, done := time.Now(), 0
 	for _, t := range s.Tags {
@@ -88,10 +86,10 @@ func statusOf(err error) int {
 }
 
 // confirmed returns an error unless the client has said how many tags it means to change, where it
-// must.
+// must. A request that goes on must say it again, though fewer may be left by then.
 func (in TagSelection) confirmed(s catalog.Selection) error {
 	switch n := len(s.Tags); {
-	case in.Count != nil && *in.Count != n:
+	case in.Count != nil && *in.Count != n && in.After == "":
 		return server.Refusal(http.StatusConflict, "the pattern %s selects %d tags, and not %d: look at them again", in.Pattern, n, *in.Count)
 	case in.Count == nil && s.Half:
 		return server.Refusal(http.StatusConflict, "the pattern %s selects %d tags, half of the repository's or more: repeat the number as count", in.Pattern, n)
@@ -119,7 +117,7 @@ type selectedExpiration struct {
 func (a *API) addSelectedTags() {
 	type output struct{ Body api.ChangedTags }
 	errs := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
-	const bounds = " A request changes at most 500 tags: the answer says where to go on. A tag that is protected, or moved meanwhile, is refused by name, and the others are changed. " +
+	const bounds = " A request changes at most 500 tags: the answer says where to go on. A tag that is refused, such as a protected one or one that was moved meanwhile, is named, and the others are changed. " +
 		"At most 10,000 tags may be selected, of 100,000 that begin like the pattern."
 	type deleteInput struct {
 		ScopeOfRepository
@@ -128,7 +126,7 @@ func (a *API) addSelectedTags() {
 	add(a, auth.Delete, huma.Operation{
 		OperationID: "deleteTags", Method: http.MethodPost, Path: "/repository/{repository}/tags/delete", Tags: []string{"tag"},
 		Summary:     "Delete the tags whose names match a pattern",
-		Description: "They can be restored until garbage collection deletes their manifests." + bounds, Errors: errs,
+		Description: "They can be restored until garbage collection deletes their manifests. A tag that is deployed is refused." + bounds, Errors: errs,
 	}, func(ctx context.Context, in *deleteInput) (*output, error) {
 		options := overridingHolds(in.Body.OverrideHolds)
 		out, err := a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(_ time.Time, t catalog.SelectedTag) error {
@@ -158,7 +156,7 @@ func (a *API) addSelectedTags() {
 			if after > 0 {
 				date = now.Add(after)
 			}
-			return a.catalog.SetTagExpiration(ctx, in.Repository, t.Name, date)
+			return a.catalog.SetTagExpirationOf(ctx, in.Repository, t.Name, t.Digest, date)
 		})
 		return &output{out}, err
 	})

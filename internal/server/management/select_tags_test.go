@@ -119,9 +119,10 @@ func TestSelectedTagsArePaged(t *testing.T) {
 		got := r.selectTags(t, "expire", strings.Replace(body, "{", `{"in": "2d", `, 1), 200)
 		total, requests = total+got.Changed, requests+1
 		if body = ""; got.Next != "" {
-			body = fmt.Sprintf(`{"pattern": "pr-*", "after": %q}`, got.Next)
+			body = fmt.Sprintf(`{"pattern": "pr-*", "count": 1100, "after": %q}`, got.Next)
 		}
 	}
+	r.selectTags(t, "expire", `{"in": "2d", "pattern": "*", "after": "-"}`, 409) // every tag, and no number
 	if total != 1100 || requests < 3 {
 		t.Errorf("%d tags in %d requests", total, requests)
 	}

@@ -23,7 +23,7 @@ var functions = template.FuncMap{
 	"list":    func(list ...string) []string { return list },
 	"age":     func(age string) string { return ages[age] },
 	"kind":    kind,
-	// What Docker needs to use the registry at an address.
+	// dockersetting returns the member of daemon.json that lets Docker use an address over http.
 	"dockersetting": api.DockerSetting,
 	"kindof":        kindOf,
 	"day":           day,

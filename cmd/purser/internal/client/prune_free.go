@@ -22,9 +22,9 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "free SIZE [NAMESPACE]", Short: "Free bytes, the least recently used tags first", Args: cobra.RangeArgs(1, 2),
 		Long: "Free bytes in a namespace or, without one, in the registry: delete the tags that weren't used for the longest time, until garbage\n" +
-			"collection can free as much as is asked for. What is protected, deployed, kept by policies or exempted stays, and so does a\n" +
-			"tag of which it isn't known whether it was used. Shows first what it would delete, and asks. The next run of each namespace\n" +
-			"deletes the tags; \"purser prune runs\" lists it, and \"purser prune undo\" undoes it.",
+			"collection can free as much as is asked for. What is protected, deployed, kept by policies or exempted stays. Nothing is\n" +
+			"freed while pull statistics are missing or younger than --unused-for. Shows first what it would delete, and asks. The next run of\n" +
+			"each namespace deletes the tags; \"purser prune runs\" lists it, and \"purser prune undo\" undoes it.",
 		Example: "  purser prune free 500GB\n  purser prune free 20GiB app --unused-for 90d --dry-run",
 	}
 	format, yes := command.AddFormat(cmd), addYes(cmd)
@@ -89,6 +89,6 @@ func printFreePlan(w io.Writer, p *autoprune.FreePlan) error {
 	case !p.Enough:
 		text += ", and not more, of what wasn't used for so long"
 	}
-	_, err := fmt.Fprintln(w, text+".\nThe space comes back when garbage collection deletes the manifests, a week after the run unless gc.review_after_events.tag_prune says otherwise, and their blobs, gc.review_after later.")
+	_, err := fmt.Fprintln(w, text+".\nThe space comes back when garbage collection deletes the manifests, gc.review_after_events.tag_prune after the run (a week by default), and their blobs, gc.review_after later.")
 	return err
 }

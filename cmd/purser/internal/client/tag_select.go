@@ -135,7 +135,7 @@ func tagExpireCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "expire REPOSITORY:TAG...", Short: "Have tags deleted at a date, or never", Args: cobra.MinimumNArgs(1),
 		Long: "Have tags deleted at a date, or take their dates away. In the name of a tag, * stands for any characters; quote it, so that\n" +
-			"the shell leaves it alone. A push of a tag takes its date away.",
+			"the shell leaves it alone. A push of a tag takes its date away, unless a label of the image gives it another.",
 		Example: "  purser tag expire 'library/app:pr-7-*' --in 2d --yes\n  purser tag expire library/app:v1 --at 2030-01-02T15:04:05Z\n  purser tag expire library/app:v1 --never",
 	}
 	yes, count := addYes(cmd), addCount(cmd)

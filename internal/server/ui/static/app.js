@@ -56,8 +56,8 @@ for (const form of document.querySelectorAll("form[data-live]")) {
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); ask(); });
 }
 
-// A link with data-follow="ID" leads to the page as it is when what takes longer is there too. It is
-// followed at once, and its element ID shown.
+// A link with data-follow="ID" leads to the same page with the parts that take longer. The script
+// fetches it at once, and replaces the element ID with that of the answer.
 for (const link of document.querySelectorAll("a[data-follow]")) replace(link.dataset.follow, link.href).catch(() => {}); // the link stays
 
 // A form with data-preview="ID" posts to data-preview-to when it appears and while somebody edits
