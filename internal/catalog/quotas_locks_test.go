@@ -2,11 +2,13 @@ package catalog_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // meet runs sql1 in an open transaction, starts sql2, which must wait for it or may end, and then
@@ -111,6 +113,47 @@ func TestQuotaPromisesOneAfterAnother(t *testing.T) {
 	}
 	if err := b.meet(t, reserve(), reserve()); db.Code(err) != "PQ001" {
 		t.Errorf("the second upload: %v, want that the quota is exceeded", err)
+	}
+}
+
+// TestQuotaPromiseBesideACommit: while an upload asks for room, another one is committed, so that its
+// bytes move from the unfinished uploads to the namespace's blobs. They must be counted in one of them.
+func TestQuotaPromiseBesideACommit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "x")
+	b.limit(t, "acme", catalog.Usage{Bytes: 100})
+	content := strings.Repeat("y", 60)
+	done := b.begun(t, "acme/app")
+	done.Size, done.Tail = 60, []byte(content)
+	done, err := b.SaveUpload(t.Context(), done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := b.begun(t, "acme/app")
+	b.Exec(t, "ALTER FUNCTION purser_quota_slots RENAME TO slots_at_once")
+	b.Exec(t, `CREATE FUNCTION purser_quota_slots (namespace bigint, OUT bytes bigint, OUT repositories bigint, OUT tags bigint)
+		LANGUAGE plpgsql STABLE AS $$
+		BEGIN
+			SELECT s.bytes, s.repositories, s.tags INTO bytes, repositories, tags FROM slots_at_once(namespace) s;
+			IF current_setting('test.waits', true) = 'on' THEN
+				PERFORM pg_advisory_xact_lock_shared(1);
+			END IF;
+		END $$`)
+	gate, session := b.Session(t), b.Session(t)
+	gate.Exec(t, "SELECT pg_advisory_lock(1)")
+	session.Exec(t, "SET test.waits = 'on'")
+	asked := catalogtest.Later(func() error {
+		_, err := session.Conn.Exec(t.Context(), "SELECT purser_quota_reserve($1, $2, 'acme', 60, 0, NULL, '30 s')", asks.ID, asks.Attempt)
+		return err
+	})
+	catalogtest.Eventually(t, "the upload that asks has read what is used", func() bool { return b.Waiting(t) > 0 })
+	if err := b.CommitUpload(t.Context(), done, oci.Compute(oci.SHA256, []byte(content)), done.StorageKey, false); err != nil {
+		t.Fatal(err)
+	}
+	gate.Exec(t, "SELECT pg_advisory_unlock(1)")
+	if err := catalogtest.Soon(t, "the upload that asks", asked); db.Code(err) != "PQ001" {
+		t.Errorf("60 bytes beside 61 of 100: %v, want that the quota is exceeded", err)
 	}
 }
 

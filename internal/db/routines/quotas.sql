@@ -223,6 +223,8 @@ $$;
 -- Promises of one namespace are made one after another: from the advisory lock on, a transaction
 -- sees all that were committed. It has locked the upload's row before and waits for nothing else
 -- later. So promises never exceed the limit together, whatever the number of requests and replicas.
+-- A commit, which doesn't take this lock, moves an upload's bytes from the unfinished uploads to the
+-- namespace's blobs. So one statement reads both: two could count the bytes in neither.
 -- Blobs that are committed without a promise, because they are small or are copied within the store, may
 -- use room that was promised; the triggers then refuse those commits that come last.
 --
@@ -255,19 +257,21 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('uploads', id_of));
-    SELECT purser_quota_part(q.bytes_limit, q.hard_percent), q.bytes + s.bytes INTO most, used
+    SELECT purser_quota_part(q.bytes_limit, q.hard_percent), q.bytes + s.bytes, purser_quota_promised(id_of, upload)
+    INTO most, used, others
     FROM namespacequotas q CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s
     WHERE q.namespace_id = id_of AND q.counted;
     IF most IS NULL THEN
         UPDATE uploads u SET expected = needed, promised_until = now() + lease, namespace_id = id_of WHERE u.id = upload;
         RETURN 4611686018427387904;
     END IF;
-    others := purser_quota_promised(id_of, upload);
     IF most - used - others < needed AND needed > promised THEN
         UPDATE uploads u SET expected = u.size, promised_until = NULL
         FROM (SELECT o.id FROM uploads o WHERE o.namespace_id = id_of AND o.id <> upload AND o.promised_until < now() FOR NO KEY UPDATE SKIP LOCKED) dead
         WHERE u.id = dead.id;
-        others := purser_quota_promised(id_of, upload);
+        SELECT q.bytes + s.bytes, purser_quota_promised(id_of, upload) INTO used, others
+        FROM namespacequotas q CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s
+        WHERE q.namespace_id = id_of;
     END IF;
     room := most - used - others - needed;
     IF room < 0 AND needed > promised THEN
