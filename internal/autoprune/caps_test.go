@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // asking is a registry that records the notices of policies that ask.
@@ -313,7 +314,7 @@ func TestCapInSlices(t *testing.T) {
 	if n.quiet(); n.old() != 0 || n.last().Repositories != 4 || n.last().Tags != 12 {
 		t.Fatalf("%d old tags are left: %+v", n.old(), n.last())
 	}
-	for slices := range 8 { // change the policy after so many time slices of a run
+	for slices := range testscale.Pick(4, 8) { // change the policy after so many time slices of a run
 		n.push(1, "again", 6)
 		n.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
 		for range slices {

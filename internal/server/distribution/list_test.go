@@ -212,7 +212,7 @@ func TestReferrerPages(t *testing.T) {
 	subject := digest("absent")
 	names := descriptor(oci.MediaTypeImageManifest, subject, 5)
 	var want, wantOdd []string
-	const count = 120
+	count := testscale.Pick(75, 120)
 	for i := range count {
 		long := strings.Repeat("<", 60<<10)
 		if i%2 == 1 {

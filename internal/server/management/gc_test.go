@@ -234,7 +234,7 @@ func TestAPIRunsOneAtATime(t *testing.T) {
 	r.Exec(t, "UPDATE gc_doomed_objects SET delete_after = now()")
 	run = r.begin(t, "/gc/run", "")
 	<-held.begun
-	r.Management.Close(t.Context())
+	r.Management().Close(t.Context())
 	r.Manage(t, "GET", "/gc/run/"+run.ID, "").Into(t, 200, &seen)
 	if seen.State != "cancelled" {
 		t.Errorf("after the end of the server: %+v", seen)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
@@ -38,7 +39,7 @@ type Registry struct {
 	*httptest.Server
 	Handler      *server.Server
 	Distribution *distribution.API
-	Management   *management.API
+	Management   func() *management.API // made when it is first used
 	UI           *ui.UI
 	Catalog      *catalog.Catalog
 	DB           *db.DB
@@ -163,11 +164,8 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	if o.Management.System.Database == nil {
 		o.Management.System.Database = r.DB
 	}
-	if r.Management, err = management.New(o.Management); err != nil {
-		t.Fatal(err)
-	}
 	r.Handler.Mount(r.Distribution.Mount())
-	r.Handler.Mount(r.Management.Mount())
+	r.Handler.Mount(r.manage(t, o.Management))
 	o.UI.Server, o.UI.Log = r.Handler, o.Log
 	if r.UI, err = ui.New(o.UI); err != nil {
 		t.Fatal(err)
@@ -186,6 +184,21 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	for _, m := range logins.Mounts() {
 		r.Handler.Mount(m)
 	}
+}
+
+// manage sets r.Management and returns its mount. Making the interface takes a tenth of a second with the
+// race detector, for the schemas of all its operations, and most tests of other packages don't use it.
+func (r *Registry) manage(t testing.TB, o management.Options) server.Mount {
+	r.Management = sync.OnceValue(func() *management.API {
+		a, err := management.New(o)
+		if err != nil {
+			t.Error(err)
+		}
+		return a
+	})
+	m := new(management.API).Mount()
+	m.Handler = http.HandlerFunc(func(w http.ResponseWriter, r2 *http.Request) { r.Management().ServeHTTP(w, r2) })
+	return m
 }
 
 // Listen lets the registry receive notifications of changes that other processes make, until
