@@ -110,11 +110,15 @@ func race() string {
 	return "-race"
 }
 
-// sideBySide lets more tests of a package run beside each other than there are cores, since many wait
-// for the disk or the database: with 4 for each core instead of 1, those of
+// sideBySide and aloneSideBySide let more tests of a package run beside each other than there are
+// cores, since many wait for the disk or the database. Where packages run beside each other, half as
+// many of each do, as when one runs alone. Alone, with 4 for each core instead of 1, the tests of
 // internal/server/distribution take half of the time. The end-to-end tests, each of which starts
 // programs, don't get faster by that.
-var sideBySide = fmt.Sprint("-parallel=", 4*runtime.NumCPU())
+var (
+	sideBySide      = fmt.Sprint("-parallel=", 2*runtime.NumCPU())
+	aloneSideBySide = fmt.Sprint("-parallel=", 4*runtime.NumCPU())
+)
 
 func testRaced() ([]string, error) {
 	raced, _, err := split()

@@ -202,6 +202,8 @@ func alone(args []string, n name) string {
 	for _, flag := range args[2:] {
 		switch {
 		case !strings.HasPrefix(flag, "-"), flag == "-json", strings.HasPrefix(flag, "-p="), strings.HasPrefix(flag, "-run="):
+		case flag == sideBySide:
+			words = append(words, aloneSideBySide)
 		default:
 			words = append(words, flag)
 		}
