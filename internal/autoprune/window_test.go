@@ -3,6 +3,7 @@ package autoprune_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
-// TestWindows compares windows of seven zones with a calculation by the zones' laws, for a year,
-// at night for three: in the first week of each month, where the clocks of some zones change,
+// TestWindows compares windows of seven zones with a calculation by the zones' laws, for five months,
+// at night for three years: in the first week of each month, where the clocks of some zones change,
 // and in the weeks when the others change. It compares the minutes at which a window opens or
 // closes on any clock, and the minutes before these.
 func TestWindows(t *testing.T) {
@@ -48,6 +49,9 @@ func compareWindow(t *testing.T, text string, p autoprune.Policy, want oracleWin
 		if day.Day() > 8 && (day.Day() < 24 || day.Month() != time.March && day.Month() != time.October) && (day.Day() > 15 || day.Month() != time.March) {
 			continue
 		}
+		if !testscale.All && !slices.Contains([]time.Month{time.January, time.March, time.April, time.October, time.November}, day.Month()) {
+			continue // the clocks change in March, October and November
+		}
 		for minutes := 0; minutes < 24*60; minutes += 15 {
 			for _, minute := range []int{0, 1, 8, 9, 10, 14} {
 				at := day.Add(time.Duration(minutes+minute) * time.Minute)
@@ -66,7 +70,7 @@ func compareWindow(t *testing.T, text string, p autoprune.Policy, want oracleWin
 			}
 		}
 	}
-	if openings < 10 {
+	if openings < testscale.Pick(4, 10) {
 		t.Errorf("%s opens only %d times", text, openings)
 	}
 }

@@ -28,7 +28,7 @@ func events(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("PURSER_TEST_EVENTS")
 	if text == "" {
-		return testscale.Pick(40_000, 200_000)
+		return testscale.Pick(25_000, 200_000)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n <= 0 {

@@ -106,7 +106,7 @@ func TestSettleStorm(t *testing.T) {
 			w := s.worker(t, func(o *SyncOptions) { o.Redis = r })
 			must(t, w.Sync(t.Context()))
 			storm := &useStorm{s: s, redis: r, how: how, answered: map[string]time.Time{}}
-			ctx, stop := context.WithTimeout(t.Context(), testscale.Pick(5*time.Second, time.Minute))
+			ctx, stop := context.WithTimeout(t.Context(), testscale.Pick(3*time.Second, time.Minute))
 			defer stop()
 			var group errgroup.Group
 			for i := range 4 {

@@ -3,14 +3,11 @@
 // tests of files that begin with //go:build all run too.
 package testscale
 
-import (
-	"flag"
-	"time"
-)
+import "flag"
 
 // Pick returns quick, or with the build tag "all" the value all: a number of examples, of
 // seeds, or the time that a storm takes.
-func Pick[T int | uint64 | time.Duration](quick, all T) T {
+func Pick[T any](quick, all T) T {
 	if All {
 		return all
 	}

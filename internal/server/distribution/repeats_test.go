@@ -8,11 +8,12 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // repeatSizes are sizes of uploads that are kept in the upload's row, or cross its limit, or are
 // written to the store.
-var repeatSizes = []int{10, 400, catalog.MaxTail, catalog.MaxTail + 10, 1 << 20}
+var repeatSizes = testscale.Pick([]int{400, catalog.MaxTail, catalog.MaxTail + 10}, []int{10, 400, catalog.MaxTail, catalog.MaxTail + 10, 1 << 20})
 
 // breakOff sends the first n bytes of a request whose Content-Length is that of the whole content,
 // closes the connection without reading the answer, and waits until the bytes are saved.

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // smallListeners starts the listeners besides the registry's, and returns their addresses:
@@ -128,6 +129,9 @@ func TestUnfinishedRequests(t *testing.T) {
 		{"bodies at challenges", "challenges", "POST /.well-known/acme-challenge/x HTTP/1.1\r\n" + body, []string{"/.well-known/acme-challenge/x"}, patience},
 		{"headers at challenges", "challenges", "POST /.well-known/acme-challenge/x HTTP/1.1\r\nHost", []string{"/.well-known/acme-challenge/x"}, 0},
 	} {
+		if !testscale.All && (c.name == "bodies of probes" || c.name == "bodies of symbols") {
+			continue // the same handler reads them as those of GET
+		}
 		t.Run(c.name, func(t *testing.T) {
 			addr := smallListeners(t)[c.listener]
 			ended := unfinished(t, addr, 700, c.request)
