@@ -138,9 +138,10 @@ func (o *output) tail(n int) string {
 }
 
 // childEnv returns the environment for a child process: the environment of this process
-// without the variables that set Purser's settings, followed by `extra`.
+// without the variables that set Purser's settings, followed by `extra`. The machine's configuration
+// isn't read unless `extra` says so.
 func childEnv(extra ...string) []string {
-	var env []string
+	env := []string{"PURSER_CONFIG="}
 	for _, entry := range os.Environ() {
 		if strings.HasPrefix(entry, "PURSER_") && !strings.HasPrefix(entry, "PURSER_POSTGRES_BIN=") &&
 			!strings.HasPrefix(entry, "PURSER_TEST_RUN=") {

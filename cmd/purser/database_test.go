@@ -57,7 +57,7 @@ func TestUnusableDatabases(t *testing.T) {
 	} {
 		code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=" + tc.dsn},
 			"serve", "--addr", "127.0.0.1:0", "--debug-addr", "off", "--data-dir", t.TempDir())
-		if code != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 {
+		if code != 1 || stdout != "" || strings.Count(afterStart(stderr), "\n") != 1 {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", tc.name, code, stdout, stderr)
 		}
 		for _, want := range tc.want {

@@ -94,7 +94,7 @@ func TestHostileRoleIsRefused(t *testing.T) {
 		environ := []string{"PURSER_DATABASE_MAIN=" + dsn}
 		for _, args := range [][]string{{"serve", "--addr", "127.0.0.1:0", "--debug-addr", "off"}, {"migrate", "up"}, {"gc", "status"}} {
 			code, _, stderr := purser(t, environ, append(slices.Clone(args), "--data-dir", t.TempDir())...)
-			if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "role "+role+" imposes "+s.Name) ||
+			if code != 1 || strings.Count(afterStart(stderr), "\n") != 1 || !strings.Contains(stderr, "role "+role+" imposes "+s.Name) ||
 				!strings.Contains(stderr, "ALTER ROLE "+role+" RESET "+s.Name) {
 				t.Errorf("%s: purser %v: exit code %d, stderr %q", s.Name, args, code, stderr)
 			}

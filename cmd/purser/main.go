@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -34,16 +33,11 @@ func main() {
 	// The first signal requests an orderly shutdown. After it, signals have their default
 	// effect again, so that a second signal kills the process.
 	context.AfterFunc(ctx, stop)
-	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	root := newRoot(&command.Source{Environ: os.Environ(), Machine: command.MachineConfig})
+	os.Exit(command.Execute(ctx, root, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// execute runs a command line and returns the exit code.
-func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	return command.Execute(ctx, newRoot(environ), args, stdout, stderr)
-}
-
-func newRoot(environ []string) *cobra.Command {
-	src := &command.Source{Environ: environ}
+func newRoot(src *command.Source) *cobra.Command {
 	root := command.NewRoot(src, slices.Concat(
 		[]*cobra.Command{serve.Command(src), demo.Command(), serve.HashCommand(), manualCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
 	client.Complete(src, root)

@@ -3,14 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
+
+// execute runs a command line and returns the exit code. The machine's configuration isn't read.
+func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	return command.Execute(ctx, newRoot(&command.Source{Environ: environ}), args, stdout, stderr)
+}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
@@ -27,6 +34,15 @@ func purser(t *testing.T, environ []string, args ...string) (code int, stdout, s
 	home := "HOME=" + t.TempDir()
 	code = execute(t.Context(), args, append(slices.Clone(environ), home), &out, &errOut)
 	return code, out.String(), errOut.String()
+}
+
+// afterStart returns what a server said after the line of its log that it starts.
+func afterStart(stderr string) string {
+	first, rest, _ := strings.Cut(stderr, "\n")
+	if strings.Contains(first, `"msg":"starting"`) {
+		return rest
+	}
+	return stderr
 }
 
 func writeFile(t *testing.T, text string) string {

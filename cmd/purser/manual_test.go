@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
 // TestManual: each command has a page with its description and its flags, and the formatter that
@@ -37,7 +39,7 @@ func TestManual(t *testing.T) {
 			}
 		}
 	}
-	check(newRoot(nil))
+	check(newRoot(new(command.Source)))
 	files, err := filepath.Glob(dir + "/*")
 	if err != nil || len(files) < pages { // there are also those of "completion", which only a run adds
 		t.Errorf("%d pages for %d commands (%v)", len(files), pages, err)

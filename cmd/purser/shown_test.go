@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/testtool"
 )
 
@@ -55,7 +56,7 @@ func takes(s testtool.Shown) error {
 	}
 	all := len(words)
 	words = slices.DeleteFunc(words, func(w string) bool { return w == "…" || w == "COMMAND" || w == "help" })
-	root := newRoot(nil)
+	root := newRoot(new(command.Source))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(words...)
 	cmd, args, err := root.Find(words)

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -37,7 +38,7 @@ func TestSurface(t *testing.T) {
 	var lines []string
 	lines = append(lines, surfaceOfDistribution(t)...)
 	lines = append(lines, surfaceOfManagement(t, s.Registry)...)
-	lines = append(lines, surfaceOfCommands(newRoot(nil))...)
+	lines = append(lines, surfaceOfCommands(newRoot(new(command.Source)))...)
 	lines = append(lines, surfaceOfSettings(t)...)
 	lines = append(lines, surfaceOfDatabase(t, dbtest.DSN(t))...)
 	slices.Sort(lines)

@@ -143,7 +143,7 @@ func TestBadValues(t *testing.T) {
 			}
 		})
 	}
-	walk(newRoot(nil))
+	walk(newRoot(new(command.Source)))
 	if tried < 60 {
 		t.Errorf("%d flags were tried", tried)
 	}

@@ -801,11 +801,11 @@ func TestMoveBlobs(t *testing.T) {
 	pass(0)
 	r.push("v5", "content 5")
 	o.Finish = true
-	r.Exec(t, "INSERT INTO replicas (id, name) VALUES ($1, 'a server')", uuid.New())
+	r.Exec(t, "INSERT INTO servers (replica, host, settings) VALUES ($1, 'a server', '{}')", uuid.New())
 	if _, err := MoveBlobs(t.Context(), o); !errors.Is(err, ErrRunning) {
 		t.Errorf("beside a server: %v", err)
 	}
-	r.Exec(t, "DELETE FROM replicas")
+	r.Exec(t, "UPDATE servers SET stopped = true")
 	pass(1)
 	wantObjects(t, r.dsn, to)
 	if id, err := to.Identity(t.Context()); id != r.id || err != nil {

@@ -54,7 +54,7 @@ type MovedBlobs struct {
 }
 
 // ErrRunning says that a server of the registry is running, or was until some seconds ago.
-var ErrRunning = errors.New("a server of this registry is running: stop all of them, and try again after half a minute")
+var ErrRunning = errors.New("a server of this registry is running: stop all of them, and try again after a minute")
 
 // movingSetting is the name of the row in the table settings with the place of the store to
 // which the objects are being moved.
@@ -120,11 +120,11 @@ func (m *blobMove) run(ctx context.Context) (err error) {
 	return m.finish(ctx, conn)
 }
 
-// requireStopped returns ErrRunning if a process has renewed its row in replicas within the
-// last half minute. Running processes do so every ten seconds.
+// requireStopped returns ErrRunning if a server runs. A server says every 20 seconds that it does, and
+// says when it stops.
 func requireStopped(ctx context.Context, conn *pgx.Conn) error {
 	var running bool
-	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM replicas WHERE seen_at > now() - interval '30 seconds')").Scan(&running)
+	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM servers WHERE NOT stopped AND seen_at > now() - interval '1 minute')").Scan(&running)
 	if err != nil {
 		return fmt.Errorf("looking for running servers: %w", err)
 	}

@@ -19,3 +19,36 @@ func (c *Config) Changed(other *Config) []string {
 	}
 	return keys
 }
+
+// Difference is a setting that has one value here and another one in a server.
+type Difference struct {
+	Key    string
+	Own    string // the value, as Show writes it
+	Source string // where the own value comes from
+	Other  string
+	// Decides says that the setting decides what is deleted and what is kept, or where.
+	Decides bool
+}
+
+// Differences compares the settings with those of a server, which has written down what [Config.Settings]
+// returns by key. Secrets can't be compared. A setting that the server, of another version, doesn't
+// know differs if it isn't the default here. What is computed from a machine's memory isn't compared.
+func (c *Config) Differences(server map[string]string) []Difference {
+	var list []Difference
+	for i := range settings {
+		s := &settings[i]
+		if s.unset && !c.isSet(s.key) {
+			continue
+		}
+		other, known := server[s.key]
+		d := Difference{s.key, s.field(c).show(), c.Source(s.key), other, s.decides}
+		switch {
+		case !known && !c.isSet(s.key), known && other == d.Own:
+			continue
+		case !known:
+			d.Other = "unknown"
+		}
+		list = append(list, d)
+	}
+	return list
+}

@@ -22,8 +22,11 @@ type setting struct {
 	unset bool
 	// also is a second environment variable, which has Quay's name for the setting. It
 	// counts only if the setting's own variable isn't set.
-	also  string
-	field func(*Config) field
+	also string
+	// decides says that the setting decides what is deleted and what is kept, or where: a command
+	// that deletes must have the same value as the servers (see [Config.Differences]).
+	decides bool
+	field   func(*Config) field
 }
 
 // env returns the setting's environment variable.
@@ -64,7 +67,7 @@ var settings = append([]setting{
 	{key: "http.drain_timeout", def: "30s", field: func(c *Config) field {
 		return durationField{&c.HTTP.DrainTimeout, 0, maxDuration}
 	}},
-	{key: "http.max_request_time", def: "2h", derived: "2h, or uploads.max_age where that is shorter", field: func(c *Config) field {
+	{key: "http.max_request_time", def: "2h", derived: "2h, or uploads.max_age where that is shorter", decides: true, field: func(c *Config) field {
 		return durationField{&c.HTTP.MaxRequestTime, time.Second, maxDuration}
 	}},
 	{key: "http.header_timeout", def: "30s", field: func(c *Config) field {
@@ -121,15 +124,15 @@ var settings = append([]setting{
 	{key: "database.max_conns", def: "20", field: func(c *Config) field { return intField{&c.Database.MaxConns, 2, 10_000} }},
 	{key: "database.migrate", def: "true", field: func(c *Config) field { return boolField{&c.Database.Migrate} }},
 
-	{key: "storage.filesystem.path", derived: "data_dir/blobs", field: func(c *Config) field {
+	{key: "storage.filesystem.path", derived: "data_dir/blobs", decides: true, field: func(c *Config) field {
 		return textField{&c.Storage.Filesystem.Path}
 	}},
-	{key: "storage.s3.endpoint", derived: "AWS", field: func(c *Config) field { return textField{&c.Storage.S3.Endpoint} }},
-	{key: "storage.s3.bucket", field: func(c *Config) field { return textField{&c.Storage.S3.Bucket} }},
+	{key: "storage.s3.endpoint", derived: "AWS", decides: true, field: func(c *Config) field { return textField{&c.Storage.S3.Endpoint} }},
+	{key: "storage.s3.bucket", decides: true, field: func(c *Config) field { return textField{&c.Storage.S3.Bucket} }},
 	{key: "storage.s3.region", derived: "AWS_REGION, AWS_DEFAULT_REGION, us-east-1", field: func(c *Config) field {
 		return textField{&c.Storage.S3.Region}
 	}},
-	{key: "storage.s3.prefix", field: func(c *Config) field { return textField{&c.Storage.S3.Prefix} }},
+	{key: "storage.s3.prefix", decides: true, field: func(c *Config) field { return textField{&c.Storage.S3.Prefix} }},
 	{key: "storage.s3.path_style", def: "false", field: func(c *Config) field { return boolField{&c.Storage.S3.PathStyle} }},
 	{key: "storage.s3.access_key", derived: "the usual AWS chain", field: func(c *Config) field {
 		return textField{&c.Storage.S3.AccessKey}
@@ -145,7 +148,7 @@ var settings = append([]setting{
 		return durationField{&c.Storage.DeleteTimeout, time.Millisecond, time.Hour}
 	}},
 
-	{key: "uploads.max_age", def: "24h", derived: "24h, or http.max_request_time where that is longer", field: func(c *Config) field {
+	{key: "uploads.max_age", def: "24h", derived: "24h, or http.max_request_time where that is longer", decides: true, field: func(c *Config) field {
 		return durationField{&c.Uploads.MaxAge, time.Second, maxDuration}
 	}},
 	{key: "uploads.max_open", def: "50000", field: func(c *Config) field { return intField{&c.Uploads.MaxOpen, 0, math.MaxInt32} }},
@@ -184,7 +187,7 @@ var settings = append([]setting{
 		return durationField{&c.GC.TransactionTimeout, 500 * time.Millisecond, time.Hour}
 	}},
 	{key: "gc.set_aside_after", def: "10", field: func(c *Config) field { return intField{&c.GC.SetAsideAfter, 1, 1000} }},
-	{key: "gc.keep_doomed", def: "0s", field: func(c *Config) field {
+	{key: "gc.keep_doomed", def: "0s", decides: true, field: func(c *Config) field {
 		return durationField{&c.GC.KeepDoomed, 0, maxDuration}
 	}},
 	{key: "gc.review_after", def: formatDuration(events.DefaultDelay), field: func(c *Config) field {

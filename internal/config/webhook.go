@@ -40,7 +40,7 @@ type Trash struct {
 
 // trashSettings are the settings of the trash.
 var trashSettings = []setting{
-	{key: "trash.keep", def: "24h", field: func(c *Config) field { return durationField{&c.Trash.Keep, 0, maxDuration} }},
+	{key: "trash.keep", def: "24h", decides: true, field: func(c *Config) field { return durationField{&c.Trash.Keep, 0, maxDuration} }},
 }
 
 // Clock configures when the clocks are fit to delete by.
@@ -51,8 +51,8 @@ type Clock struct {
 
 // clockSettings are the settings of the clocks.
 var clockSettings = []setting{
-	{key: "clock.tolerance", def: "5m", field: func(c *Config) field { return durationField{&c.Clock.Tolerance, time.Minute, 24 * time.Hour} }},
-	{key: "clock.longest_absence", def: "3d", field: func(c *Config) field {
+	{key: "clock.tolerance", def: "5m", decides: true, field: func(c *Config) field { return durationField{&c.Clock.Tolerance, time.Minute, 24 * time.Hour} }},
+	{key: "clock.longest_absence", def: "3d", decides: true, field: func(c *Config) field {
 		return durationField{&c.Clock.LongestAbsence, time.Minute, maxDuration}
 	}},
 }

@@ -53,6 +53,19 @@ CREATE TABLE replicas (
     seen_at    timestamptz NOT NULL DEFAULT now()
 );
 
+-- servers has a row for each server that runs, with its settings, so that commands that delete or
+-- repair can tell whether they have the same. A row stays when its server has stopped, until another
+-- server starts.
+CREATE TABLE servers (
+    replica    uuid PRIMARY KEY,
+    host       text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    seen_at    timestamptz NOT NULL DEFAULT now(),
+    stopped    boolean NOT NULL DEFAULT false,
+    settings   jsonb NOT NULL
+);
+COMMENT ON COLUMN servers.settings IS 'the text of each setting by its key; secrets are hidden';
+
 -- clock says when a process last looked at this database's clock, and whether the clock is in
 -- doubt. It has at most one row. boot identifies the start of that process's machine, and up is how
 -- long the machine had run at seen_at, in microseconds: no setting of a clock changes that. Entries

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -17,15 +19,24 @@ import (
 )
 
 // configVariable is the environment variable that names the configuration file. The flag
-// --config overrides it.
+// --config overrides it. If it is set and empty, there is no file.
 const configVariable = "PURSER_CONFIG"
+
+// MachineConfig is the configuration file of the machine, which package deploy/debian installs. It
+// is read if neither --config nor PURSER_CONFIG says anything, so that a command has the same
+// configuration as the service. A file in the working directory isn't looked for: it could be
+// anybody's.
+const MachineConfig = "/etc/purser/config.yaml"
 
 // Source reads the configuration from the configuration file, the environment and the
 // flags.
 type Source struct {
-	Environ  []string
+	Environ []string
+	// Machine is MachineConfig, or "" for a test on a machine that may have one.
+	Machine  string
 	file     string
 	replaced []replacement
+	told     bool
 }
 
 // replacement is the value of a setting that the process knows by itself.
@@ -51,7 +62,7 @@ var settingFlags = []struct{ name, key string }{
 
 // addFlags adds the flags that all commands have.
 func (s *Source) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&s.file, "config", "", "read settings from this YAML `FILE` (default: $"+configVariable+", else none)")
+	flags.StringVar(&s.file, "config", "", "read settings from this YAML `FILE` (default: $"+configVariable+", else "+MachineConfig+" if it exists)")
 	flags.String("data-dir", "", "keep data in this `DIR`ectory")
 }
 
@@ -63,21 +74,64 @@ func AddServeFlags(flags *pflag.FlagSet) {
 	flags.Bool("allow-anonymous", false, "allow addresses that other machines reach although nobody needs to log in")
 }
 
+// configFile returns the path of the configuration file, "" if there is none, and what names it.
+func (s *Source) configFile(cmd *cobra.Command) (path, by string) {
+	if cmd.Flags().Changed("config") {
+		return s.file, "--config"
+	}
+	if i := slices.IndexFunc(s.Environ, isConfigVariable); i >= 0 {
+		_, path, _ = strings.Cut(s.Environ[i], "=")
+		return path, configVariable
+	}
+	if s.Machine == "" {
+		return "", ""
+	}
+	// A file that can't be looked at may be there, so reading it is tried, and fails.
+	if _, err := os.Stat(s.Machine); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return "", ""
+	}
+	return s.Machine, "the machine"
+}
+
+func isConfigVariable(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }
+
+// Used says in a few words which configuration Load reads.
+func (s *Source) Used(cmd *cobra.Command) string {
+	path, by := s.configFile(cmd)
+	switch {
+	case path != "":
+		return fmt.Sprintf("the configuration %s (%s)", path, by)
+	case by == configVariable:
+		return "no configuration file, since " + configVariable + " is empty"
+	}
+	return "no configuration file"
+}
+
+// LoadAndTell is Load for commands that somebody types. If the command line doesn't name the
+// configuration file, it says on stderr, once, which one it is.
+func (s *Source) LoadAndTell(cmd *cobra.Command) (*config.Config, error) {
+	if path, by := s.configFile(cmd); path != "" && by != "--config" && !s.told {
+		s.told = true
+		fmt.Fprintf(cmd.ErrOrStderr(), "Using %s.\n", s.Used(cmd)) //nolint:errcheck // only a note
+	}
+	return s.Load(cmd)
+}
+
 // Load returns the configuration for `cmd`. It returns the configuration even if there is
 // an error, which joins all problems that Load found.
 func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
-	file := s.file
-	isFile := func(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }
-	if i := slices.IndexFunc(s.Environ, isFile); i >= 0 && !cmd.Flags().Changed("config") {
-		_, file, _ = strings.Cut(s.Environ[i], "=")
-	}
+	file, by := s.configFile(cmd)
 	environ := slices.DeleteFunc(slices.Clone(s.Environ), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return isFile(entry) || slices.Contains(clientVariables, name)
+		return isConfigVariable(entry) || slices.Contains(clientVariables, name)
 	})
 	cfg, err := config.Load(file, environ)
-	if errors.Is(err, fs.ErrNotExist) && cmd.Flags().Changed("config") {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && by == "--config":
 		err = fmt.Errorf("flag --config: %w", err)
+	case errors.Is(err, fs.ErrPermission) && file == s.Machine:
+		err = fmt.Errorf("%w. This is the machine's configuration: run the command as root or as the registry's user (sudo -u purser), "+
+			"name another file by --config, or set %s to nothing to do without", err, configVariable)
 	}
 	problems := []error{err}
 	for _, f := range settingFlags {

@@ -201,7 +201,7 @@ func writeBackup(w io.Writer, r backup.Result, o backup.Options) error {
 
 // loadForTarget reads the configuration for a command that needs only the target.
 func loadForTarget(src *command.Source, cmd *cobra.Command, t *targetFlags, text string) (*config.Config, backup.Target, error) {
-	cfg, err := src.Load(cmd)
+	cfg, err := src.LoadAndTell(cmd)
 	if err != nil {
 		return nil, nil, err
 	}

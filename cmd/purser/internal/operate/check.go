@@ -38,6 +38,7 @@ func checkCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().Lookup("output").Usage = "print `FORMAT`: text, or json with one finding per line and a summary last"
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "read every blob and compare its content with its digest")
 	cmd.Flags().BoolVar(&o.Repair, "repair", false, "mark lost blobs, so that clients push them again, and delete objects that nothing owns")
+	addOwnSettings(cmd)
 	cmd.Flags().BoolVar(&o.Force, "force", false, "repair even if more than half of what was compared is wrong")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
@@ -46,6 +47,11 @@ func checkCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 			defer metadata.Close()
+			if o.Repair {
+				if err := requireSameSettings(ctx, src, cmd, cfg, metadata); err != nil {
+					return err
+				}
+			}
 			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
 			o.KeepDoomed = cfg.GC.KeepDoomed
 			if o.Store, o.Tree, err = storeForCheck(ctx, cmd, cfg.Storage, metadata, o.Repair); err != nil {

@@ -14,7 +14,7 @@ func configCommand(src *command.Source) *cobra.Command {
 		Short: "Check the settings; name each problem with its place, and say who has to log in",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := src.Load(cmd)
+			cfg, err := src.LoadAndTell(cmd)
 			if err != nil {
 				return err
 			}
@@ -27,7 +27,7 @@ func configCommand(src *command.Source) *cobra.Command {
 		Short: "Show every setting that is in force and where it comes from, secrets hidden",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, problems := src.Load(cmd)
+			cfg, problems := src.LoadAndTell(cmd)
 			if err := cfg.Show(cmd.OutOrStdout()); err != nil {
 				return err
 			}

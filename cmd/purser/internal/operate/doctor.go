@@ -142,6 +142,7 @@ func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
 	if !complete {
 		return nil // the rest needs tables that may be missing
 	}
+	d.look("the servers' settings", func() error { return d.examineServers(ctx) })
 	d.look("the planner's statistics", func() error { return d.examineStatistics(ctx) })
 	d.look("the blob store", func() error { return d.examineStore(ctx, log) })
 	d.look("the background work", func() error {

@@ -132,15 +132,15 @@ func (d *doctor) examineConnections(ctx context.Context) error {
 	}
 	replicas := 1
 	var known bool
-	if err := d.db.Pool.QueryRow(ctx, "SELECT to_regclass('replicas') IS NOT NULL").Scan(&known); err != nil {
+	if err := d.db.Pool.QueryRow(ctx, "SELECT to_regclass('servers') IS NOT NULL").Scan(&known); err != nil {
 		return err
 	}
 	if known {
-		var n int
-		if err := d.db.Pool.QueryRow(ctx, "SELECT count(*) FROM replicas WHERE seen_at > now() - interval '30 s'").Scan(&n); err != nil {
+		servers, err := backend.Servers(ctx, d.db)
+		if err != nil {
 			return err
 		}
-		replicas = max(n, 1)
+		replicas = max(len(servers), 1)
 	}
 	// A process also listens for notifications, and migrates with two connections.
 	each := d.cfg.Database.MaxConns + backend.ReviewConns(d.cfg) + backend.PruneConns + backend.LooseConns + 3
@@ -231,3 +231,36 @@ func (d *doctor) examineStatistics(ctx context.Context) error {
 	}
 	return nil
 }
+
+// examineServers compares the settings that the doctor was given with those of the servers.
+func (d *doctor) examineServers(ctx context.Context) error {
+	servers, err := backend.Servers(ctx, d.db)
+	if err != nil {
+		return err
+	}
+	for _, s := range servers {
+		var decide, others []string
+		for _, f := range d.cfg.Differences(s.Settings) {
+			text := fmt.Sprintf("%s is %s here (%s) and %s there", f.Key, orEmpty(f.Own), f.Source, orEmpty(f.Other))
+			if f.Decides {
+				decide = append(decide, text)
+			} else {
+				others = append(others, text)
+			}
+		}
+		const remedy = "run this command with the server's configuration: --config FILE and the variables of its service; or restart the server if that has changed"
+		if len(decide) > 0 {
+			d.find(levelWarning, "configuration", remedy, "commands that delete or repair are refused, since %s has other settings: %s", s.Name(), strings.Join(decide, "; "))
+		}
+		if more := len(others) - maxDifferences; more > 0 {
+			others = append(others[:maxDifferences], fmt.Sprintf("and %d more", more))
+		}
+		if len(others) > 0 {
+			d.find(levelNote, "configuration", remedy, "what is said here is about this command's settings, and %s has others: %s", s.Name(), strings.Join(others, "; "))
+		}
+	}
+	return nil
+}
+
+// maxDifferences limits how many settings a note names.
+const maxDifferences = 10

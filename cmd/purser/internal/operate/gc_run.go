@@ -39,8 +39,14 @@ func gcRunCommand(src *command.Source) *cobra.Command {
 	r.limit = 100
 	cmd.Flags().Var(command.Number(&r.limit, 0, command.MaxListed), "limit", "list at most `N` things that would be deleted; 0: all")
 	r.format = command.AddFormat(cmd)
+	addOwnSettings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withCollector(src, cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
+			if !r.dry {
+				if err := requireSameSettings(ctx, src, cmd, cfg, metadata); err != nil {
+					return err
+				}
+			}
 			r.out, r.progress = cmd.OutOrStdout(), command.NewProgressLine(cmd.ErrOrStderr())
 			if err := log.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
 				return err

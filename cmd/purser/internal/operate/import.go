@@ -50,6 +50,7 @@ func importCommand(src *command.Source) *cobra.Command {
 	f.StringVar(&o.To, "to", "", "put `PREFIX`/ in front of the names of repositories")
 	f.Var(command.Number(&o.Parallel, 1, 64), "parallel", "import `N` repositories at the same time")
 	named := f.String("repositories", "", "import only the repositories in whose name this `REGEXP` is found")
+	addOwnSettings(cmd)
 	finish := f.Bool("finish", false, "end all imports: the other registries are stopped, and their files belong to Purser")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if *named != "" {
@@ -71,6 +72,9 @@ func importCommand(src *command.Source) *cobra.Command {
 				SparseIndexes: cfg.Manifests.SparseIndexes})
 			o.Sparse = cfg.Manifests.SparseIndexes
 			if *finish {
+				if err := requireSameSettings(ctx, src, cmd, cfg, metadata); err != nil {
+					return err
+				}
 				return finishImports(byCommand(ctx, cmd), cmd.OutOrStdout(), *out, o.Catalog)
 			}
 			if len(args) > 0 {

@@ -17,6 +17,11 @@ import (
 func looseCommand(src *command.Source) *cobra.Command {
 	var current *cobra.Command // the running command, which has the flags
 	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return openLoose(src, ctx, current) }})
+	for _, c := range loose.Commands() {
+		if slices.Contains(looseDeletions, c.Name()) {
+			addOwnSettings(c)
+		}
+	}
 	loose.PersistentPreRun = func(cmd *cobra.Command, _ []string) { current = cmd }
 	return loose
 }
@@ -41,6 +46,12 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 		return nil, err
 	}
 	end := func() { keys.Close(); stop() }
+	if slices.Contains(looseDeletions, cmd.Name()) {
+		if err := requireSameSettings(ctx, src, cmd, cfg, keys.Main); err != nil {
+			end()
+			return nil, err
+		}
+	}
 	if err := logLooseCommand(ctx, keys, cmd); err != nil {
 		end()
 		return nil, err
@@ -49,6 +60,9 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 		Databases: keys.Databases, Definitions: keys.Definitions, Options: keys.Options(cfg.LooseForeignKeys, log), Close: end,
 	}, nil
 }
+
+// looseDeletions are the commands on loose foreign keys that delete rows.
+var looseDeletions = []string{"run", "drain"}
 
 // looseChanges are the commands on loose foreign keys that change a database.
 var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}

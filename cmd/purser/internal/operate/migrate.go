@@ -84,7 +84,7 @@ func withAnyDSN(src *command.Source, cmd *cobra.Command, existing bool, fn func(
 // openDSN returns the configuration and the DSN of the metadata database, which it finds or
 // starts like withAnyDSN. The caller must call `stop` when it no longer uses the database.
 func openDSN(src *command.Source, cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
-	if cfg, err = src.Load(cmd); err != nil {
+	if cfg, err = src.LoadAndTell(cmd); err != nil {
 		return nil, "", nil, err
 	}
 	log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)

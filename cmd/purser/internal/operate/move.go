@@ -85,7 +85,7 @@ func moveDatabaseCommand(src *command.Source) *cobra.Command {
 
 // stoppedBuiltIn starts the built-in PostgreSQL for a command that no server may run beside.
 func stoppedBuiltIn(src *command.Source, cmd *cobra.Command) (*config.Config, *backend.Postgres, error) {
-	cfg, err := src.Load(cmd)
+	cfg, err := src.LoadAndTell(cmd)
 	if err != nil {
 		return nil, nil, err
 	}

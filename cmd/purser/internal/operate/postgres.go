@@ -18,7 +18,7 @@ func postgresCommand(src *command.Source) *cobra.Command {
 		Example: `  psql "$(purser postgres url)"`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := src.Load(cmd)
+			cfg, err := src.LoadAndTell(cmd)
 			if err != nil {
 				return err
 			}

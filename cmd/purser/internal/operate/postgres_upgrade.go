@@ -31,7 +31,7 @@ func postgresUpgradeCommand(src *command.Source) *cobra.Command {
 	}
 	cmd.Flags().Var(command.Number(&to, 15, 99), "to", "the major `VERSION` (default: the newest that is installed or can be downloaded)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := src.Load(cmd)
+		cfg, err := src.LoadAndTell(cmd)
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func postgresForgetCommand(src *command.Source) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "delete them; without it they are only listed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := src.Load(cmd)
+		cfg, err := src.LoadAndTell(cmd)
 		if err != nil {
 			return err
 		}

@@ -22,14 +22,21 @@ func storeCommand(src *command.Source) *cobra.Command {
 
 // withStore runs `fn` with the configured store, even if the database is bound to another
 // store. If `existing` is set and the configured directory has no store, it returns an
-// error instead of creating one, unless it lacks only a part of its layout and `complete` is set.
-func withStore(src *command.Source, cmd *cobra.Command, existing, complete bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
+// error instead of creating one, unless it lacks only a part of its layout and `complete` is set. It
+// refuses if servers run with other settings, unless `look` says that fn changes nothing.
+func withStore(src *command.Source, cmd *cobra.Command, existing, complete, look bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)
 		if err != nil {
 			return err
 		}
 		defer metadata.Close()
+		if !look {
+			// The store of the server that ran last may be another one: that is what adopting is for.
+			if err := requireSettingsOfRunning(ctx, src, cmd, cfg, metadata); err != nil {
+				return err
+			}
+		}
 		log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 		if err != nil {
 			return err
@@ -57,7 +64,7 @@ func storeShowCommand(src *command.Source) *cobra.Command {
 	}
 	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withStore(src, cmd, true, false, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
+		return withStore(src, cmd, true, false, true, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
 			s, err := store.Show(ctx)
 			if err != nil {
 				return err
@@ -125,9 +132,10 @@ func storeAdoptCommand(src *command.Source) *cobra.Command {
 	out := command.AddFormat(cmd)
 	cmd.Flags().StringVar(&o.From, "from", "", "take the store away from the database whose store has this `ID`")
 	cmd.Flags().BoolVar(&o.New, "new", false, "give store and database a new identity: for a copy of both, to be a registry of its own")
+	addOwnSettings(cmd)
 	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has none of the database's blobs, or whose identity is damaged")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withStore(src, cmd, !o.Force, true, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
+		return withStore(src, cmd, !o.Force, true, false, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
 			o.Begin = func(a storeid.Adoption) error {
 				return log.Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
 					"place": a.Place, "identity": a.Identity, "was": a.Was, "force": o.Force, "sampled": a.Sampled, "found": a.Found,

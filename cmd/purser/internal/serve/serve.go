@@ -64,6 +64,7 @@ func Command(src *command.Source) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			log.Info("starting", "version", command.ReadBuild().Version, "configuration", src.Used(cmd))
 			memory.HoldHeap()
 			memory.SetLimit(cfg.Database.Main == "")
 			load := func() (*config.Config, error) { return src.Load(cmd) }
@@ -149,6 +150,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	}
 	loops := worker.NewMetrics(reg)
 	limits.shareRates(pools.metadata, loops)
+	record, err := backend.RecordServer(ctx, cfg, pools.metadata, replica, log, loops)
+	if err != nil {
+		return err
+	}
 	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits, nil}
 	if err := p.open(cfg); err != nil {
 		return err
@@ -163,7 +168,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err != nil {
 		return err
 	}
-	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run, host.watch)
+	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run, record.Run, host.watch)
 
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, storageCheck(store.Check), pushesCheck(store.Check, spaceFor(cfg)),
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
@@ -176,7 +181,8 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err := announce(socks, handler.access); err != nil {
 		return err
 	}
-	return serve(ctx, cfg, handler, socks, background, ready, host, log)
+	err = serve(ctx, cfg, handler, socks, background, ready, host, log)
+	return errors.Join(err, record.Stopped(context.WithoutCancel(ctx)))
 }
 
 // dependencies are the components from which assemble makes the registry.

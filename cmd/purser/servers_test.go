@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// onMachine runs a command line on a machine whose configuration is at `machine`.
+func onMachine(t *testing.T, machine string, environ []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	root := newRoot(&command.Source{Environ: append(environ, "HOME="+t.TempDir()), Machine: machine})
+	code = command.Execute(t.Context(), root, args, &out, &errOut)
+	return code, out.String(), errOut.String()
+}
+
+// A command that somebody types reads the configuration of the machine, and says so. The variable and
+// the flag name another one, and the empty variable none. A file that can't be read isn't taken for
+// one that isn't there.
+func TestConfigurationOfTheMachine(t *testing.T) {
+	t.Parallel()
+	machine := writeFile(t, "gc:\n  keep_doomed: 48h\n")
+	variable := writeFile(t, "gc:\n  keep_doomed: 47h\n")
+	flag := writeFile(t, "gc:\n  keep_doomed: 46h\n")
+	unreadable := t.TempDir() // a directory can't be read
+	for _, tc := range []struct {
+		name, machine string
+		environ, args []string
+		code          int
+		keep, told    string
+	}{
+		{"the machine's", machine, nil, nil, 0, "48h", "Using the configuration " + machine + " (the machine).\n"},
+		{"the variable's", machine, []string{"PURSER_CONFIG=" + variable}, nil, 0, "47h", "Using the configuration " + variable + " (PURSER_CONFIG).\n"},
+		{"the flag's", machine, []string{"PURSER_CONFIG=" + variable}, []string{"--config", flag}, 0, "46h", ""},
+		{"none by the variable", machine, []string{"PURSER_CONFIG="}, nil, 0, "0s", ""},
+		{"none on the machine", machine + ".not", nil, nil, 0, "0s", ""},
+		{"no directory of the machine", machine + "/config.yaml", nil, nil, 0, "0s", ""},
+		{"unreadable", unreadable, nil, nil, 1, "0s", unreadable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, stdout, stderr := onMachine(t, tc.machine, tc.environ, append([]string{"config", "show"}, tc.args...)...)
+			if code != tc.code || !strings.Contains(stdout, "keep_doomed: "+tc.keep) {
+				t.Errorf("%d %s\n%s", code, stderr, stdout)
+			}
+			if tc.code == 0 && stderr != tc.told || !strings.Contains(stderr, tc.told) {
+				t.Errorf("it said %q, want %q", stderr, tc.told)
+			}
+		})
+	}
+}
+
+// Commands that delete or repair are refused when a server runs on other settings, and when the server
+// that ran last did. A command with the server's settings is not, nor one that changes nothing.
+func TestCommandsWithOtherSettings(t *testing.T) {
+	t.Parallel()
+	dsn, dir := dbtest.DSN(t), t.TempDir()
+	bare := onStore(t, dsn, dir)
+	same := append(onStore(t, dsn, dir), "PURSER_GC_KEEP_DOOMED=48h")
+	refused := func(state string, environ []string, want string, args ...string) {
+		t.Helper()
+		code, stdout, stderr := purser(t, environ, args...)
+		if code != 3 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--own-settings") {
+			t.Errorf("%s: purser %s: %d %s%s; want %q", state, strings.Join(args, " "), code, stdout, stderr, want)
+		}
+	}
+	runs := func(state string, environ []string, code int, args ...string) (stdout string) {
+		t.Helper()
+		got, stdout, stderr := purser(t, environ, args...)
+		if got != code {
+			t.Errorf("%s: purser %s: %d %s%s", state, strings.Join(args, " "), got, stdout, stderr)
+		}
+		return stdout
+	}
+	const keep = "gc.keep_doomed is 0s here (default) and 48h there"
+	elsewhere := filepath.Join(t.TempDir(), "blobs")
+	s := start(t, servetest.Config(t, same...))
+	for _, state := range []string{"a server runs", "a server has run"} {
+		for _, args := range [][]string{{"gc", "run"}, {"check", "--repair"}, {"import", "--finish"}, {"loosefk", "run"}} {
+			refused(state, bare, keep, args...)
+		}
+		refused(state, append(onStore(t, dsn, elsewhere), "PURSER_GC_KEEP_DOOMED=48h"), "storage.filesystem.path is "+elsewhere, "gc", "run")
+		runs(state, same, 0, "gc", "run")
+		runs(state, same, 0, "check", "--repair")
+		runs(state, same, 0, "loosefk", "run")
+		runs(state, bare, 0, "check")
+		runs(state, bare, 0, "gc", "run", "--dry-run")
+		runs(state, bare, 0, "gc", "run", "--own-settings")
+		if text := runs(state, bare, 4, "doctor"); !strings.Contains(text, keep) {
+			t.Errorf("%s: the doctor says %s", state, text)
+		}
+		if text := runs(state, same, 4, "doctor"); strings.Contains(text, "repair are refused") { // 4: the test's PostgreSQL has fsync off
+			t.Errorf("%s: the doctor says %s", state, text)
+		}
+		if state == "a server runs" {
+			refused(state, append(onStore(t, dsn, elsewhere), same[2:]...), "storage.filesystem.path", "store", "adopt", "--force")
+			if _, err := os.Stat(elsewhere); !os.IsNotExist(err) {
+				t.Errorf("a store was made: %v", err)
+			}
+			if err := s.Stop(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Another server is newer than the record of the first.
+	s = start(t, servetest.Config(t, bare...))
+	runs("another server runs", bare, 0, "gc", "run")
+	refused("another server runs", same, "gc.keep_doomed is 48h here (env PURSER_GC_KEEP_DOOMED) and 0s there", "gc", "run")
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	// Adopting another store is for a registry whose servers are stopped.
+	runs("stopped", onStore(t, dsn, elsewhere), 0, "store", "adopt", "--force")
+}
+
+// A server that was killed is taken for one that runs, for a minute, and then for the one that ran
+// last. A command is compared with every server that runs.
+func TestRecordsOfServers(t *testing.T) {
+	t.Parallel()
+	dsn, dir := dbtest.DSN(t), t.TempDir()
+	one := append(onStore(t, dsn, dir), "PURSER_AUTOPRUNE_WEBHOOK_URL=https://example.com/hook", "PURSER_AUTOPRUNE_WEBHOOK_SECRET=topsecret-topsecret-topsecret")
+	two := append(slices.Clone(one), "PURSER_TRASH_KEEP=1h")
+	start(t, servetest.Config(t, one...))
+	start(t, servetest.Config(t, two...))
+	d := dbtest.Open(t, dsn)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, environ := range [][]string{one, two} {
+		if code, _, stderr := purser(t, environ, "gc", "run"); code != 3 || !strings.Contains(stderr, "trash.keep") || !strings.Contains(stderr, "the server that runs on ") {
+			t.Errorf("two servers: %d %s", code, stderr)
+		}
+	}
+	exec("DELETE FROM servers WHERE settings->>'trash.keep' <> '1h'")
+	exec("UPDATE servers SET seen_at = now() - interval '2 min'")
+	if code, _, stderr := purser(t, one, "gc", "run"); code != 3 || !strings.Contains(stderr, "the server that ran last, on ") {
+		t.Errorf("a dead server: %d %s", code, stderr)
+	}
+	var settings string
+	if err := d.Pool.QueryRow(t.Context(), "SELECT settings::text FROM servers").Scan(&settings); err != nil || strings.Contains(settings, "topsecret") {
+		t.Errorf("%v %s", err, settings)
+	}
+}
