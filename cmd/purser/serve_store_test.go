@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +19,9 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/blobtest"
+	"github.com/purser-registry/purser/internal/blob/s3"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -112,6 +119,78 @@ func TestServeRefusesAnotherStore(t *testing.T) {
 	}
 	if err := start(t, servetest.Config(t, onStore(t, dsn, dir)...)).Stop(); err != nil {
 		t.Errorf("on its own directory: %v", err)
+	}
+}
+
+// A server that can't use its store says what is wrong with it, and offers a new, empty store only where
+// it has seen an empty one.
+func TestAdviceAboutTheStore(t *testing.T) {
+	t.Parallel()
+	dsn, dir := dbtest.DSN(t), t.TempDir()
+	if err := start(t, servetest.Config(t, onStore(t, dsn, dir)...)).Stop(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bucket := blobtest.S3Server(t)
+	onS3 := func(change func(*s3.Options)) []string {
+		o := bucket
+		change(&o)
+		return []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_S3_ENDPOINT=" + o.Endpoint, "PURSER_STORAGE_S3_BUCKET=" + o.Bucket,
+			"PURSER_STORAGE_S3_REGION=" + o.Region, "PURSER_STORAGE_S3_PATH_STYLE=true", "PURSER_STORAGE_S3_ACCESS_KEY=" + o.AccessKey,
+			"PURSER_STORAGE_S3_SECRET_KEY=" + o.SecretKey}
+	}
+	for name, c := range map[string]struct {
+		environ []string
+		want    string
+		force   bool
+	}{
+		"an empty directory":              {onStore(t, dsn, t.TempDir()), "is empty", true},
+		"no directory":                    {onStore(t, dsn, filepath.Join(dir, "nothere")), "is its volume mounted?", false},
+		"a file":                          {onStore(t, dsn, file), file, false},
+		"a directory of something else":   {onStore(t, dsn, filepath.Dir(dir)), "is its volume mounted?", false},
+		"a wrong secret key":              {onS3(func(o *s3.Options) { o.SecretKey = "wrong" }), "the credentials are wrong", false},
+		"a wrong access key":              {onS3(func(o *s3.Options) { o.AccessKey = "nobody" }), "the credentials are wrong", false},
+		"no such bucket":                  {onS3(func(o *s3.Options) { o.Bucket = "b-" + blob.NewBase() }), "create it or correct its name", false},
+		"an empty bucket of the registry": {onS3(func(*s3.Options) {}), "is its path or bucket right?", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused := refusedStart(t, c.environ)
+			if !strings.Contains(refused, c.want) || !strings.Contains(refused, dir) || strings.Contains(refused, "--force") != c.force {
+				t.Errorf("%s\nwant %q, the place %s, and --force: %v", refused, c.want, dir, c.force)
+			}
+		})
+	}
+}
+
+// A server that starts before S3 waits for it.
+func TestServeWaitsForS3(t *testing.T) {
+	t.Parallel()
+	bucket := blobtest.S3Server(t)
+	target, err := url.Parse(bucket.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var requests atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	direct := proxy.Director
+	proxy.Director = func(r *http.Request) { host := r.Host; direct(r); r.Host = host } // which is signed
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) <= 8 { // more than one try of the client's library
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_STORAGE_S3_ENDPOINT="+front.URL, "PURSER_STORAGE_S3_BUCKET="+bucket.Bucket,
+		"PURSER_STORAGE_S3_REGION="+bucket.Region, "PURSER_STORAGE_S3_PATH_STYLE=true", "PURSER_STORAGE_S3_ACCESS_KEY="+bucket.AccessKey,
+		"PURSER_STORAGE_S3_SECRET_KEY="+bucket.SecretKey))
+	if _, code := pushBlob(t, s, strings.Repeat("content", 20_000)); code != http.StatusCreated || requests.Load() <= 8 {
+		t.Errorf("push: %d, after %d requests", code, requests.Load())
 	}
 }
 

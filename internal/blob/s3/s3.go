@@ -204,10 +204,26 @@ func (s *Store) Check(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		return fmt.Errorf("S3 bucket %q does not exist at %s: create it or correct its name", s.bucket, s.endpoint)
+		// The answer to a HEAD has no code, and some servers answer 404 to an unknown key too.
+		err = s.list(ctx)
+	}
+	if err == nil || code(err) == minio.NoSuchBucket {
+		return fmt.Errorf("%w: S3 bucket %q at %s: create it or correct its name", errNoBucket, s.bucket, s.endpoint)
 	}
 	return fmt.Errorf("S3 bucket %q at %s: %w%s", s.bucket, s.endpoint, err, s.wayOut(ctx, err))
 }
+
+// list lists at most one object.
+func (s *Store) list(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for o := range s.core.Client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{MaxKeys: 1}) {
+		return o.Err
+	}
+	return nil
+}
+
+var errNoBucket = errors.New("the bucket does not exist")
 
 // wayOut suggests what to check after err.
 func (s *Store) wayOut(ctx context.Context, err error) string {
@@ -215,7 +231,7 @@ func (s *Store) wayOut(ctx context.Context, err error) string {
 	switch {
 	case ctx.Err() != nil || resp.Code == "":
 		return " (is the endpoint right, and can it be reached from here?)"
-	case resp.StatusCode == http.StatusForbidden:
+	case resp.StatusCode == http.StatusForbidden, slices.Contains(refusals, resp.Code):
 		if v, err := s.creds.GetWithContext(nil); err == nil && v.AccessKeyID == "" {
 			return " (no credentials: set an access key and a secret key, or give AWS_ACCESS_KEY_ID and" +
 				" AWS_SECRET_ACCESS_KEY, ~/.aws/credentials or a role)"
@@ -235,6 +251,9 @@ var refusals = []string{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotM
 // TroubleOf classifies an error of this package's Store, S3's errors included.
 func TroubleOf(err error) blob.Trouble {
 	var resp minio.ErrorResponse
+	if errors.Is(err, errNoBucket) {
+		return blob.TroubleMissing
+	}
 	if !errors.As(err, &resp) {
 		return blob.TroubleOf(err)
 	}
@@ -247,6 +266,16 @@ func TroubleOf(err error) blob.Trouble {
 		return blob.TroubleForbidden
 	}
 	return blob.TroubleAway
+}
+
+// Temporary says whether trying again may help after err: S3 doesn't answer, or says that it can't
+// work now. A wrong key, bucket or region isn't temporary.
+func Temporary(err error) bool {
+	var resp minio.ErrorResponse
+	if !errors.As(err, &resp) {
+		return err != nil && !errors.Is(err, errNoBucket)
+	}
+	return resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout
 }
 
 // code returns the S3 error code of err, "" if err isn't an error response of S3.

@@ -2,8 +2,10 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -12,10 +14,30 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/storeid"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // storeTimeout limits the first request to the blob store, which tests it.
 const storeTimeout = 30 * time.Second
+
+// awayError says that the blob store doesn't answer, or answers that it can't work now.
+type awayError struct{ error }
+
+func (e *awayError) Unwrap() error { return e.error }
+
+// WaitForStore is OpenStore for a starting server: while S3 doesn't answer, it waits, as long as for
+// the database.
+func WaitForStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
+	end := time.Now().Add(databasePatience)
+	for attempt := 1; ; attempt++ {
+		store, err := OpenStore(ctx, cfg, metadata, log, measure)
+		if _, away := errors.AsType[*awayError](err); !away || ctx.Err() != nil || time.Now().After(end) {
+			return store, err
+		}
+		log.WarnContext(ctx, "waiting for the blob store", "error", err)
+		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
+	}
+}
 
 // OpenStore opens the blob store for a process that writes to it. It returns an error
 // unless the database is bound to this store; at the first start of a registry it binds
@@ -32,8 +54,7 @@ func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *sl
 	store, err := TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
 	if err != nil {
 		if known.Confirmed {
-			err = fmt.Errorf("%w; the database's store has the identity %s, and was last at %s: if the registry is to go on with a new, empty "+
-				`store there, run "purser store adopt --force"`, err, known.ID, known.Place)
+			err = fmt.Errorf("%w; the database's store has the identity %s, and was last at %s%s", err, known.ID, known.Place, beginAnew(cfg))
 		}
 		return nil, err
 	}
@@ -47,6 +68,18 @@ func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *sl
 		return nil, err
 	}
 	return s, s.Establish(ctx)
+}
+
+// beginAnew tells of the way to a new, empty store only where an empty one was seen. After any other
+// failure the registry's store is probably somewhere.
+func beginAnew(cfg config.Storage) string {
+	if cfg.UsesS3() {
+		return ""
+	}
+	if entries, err := os.ReadDir(cfg.Filesystem.Path); err != nil || len(entries) > 0 {
+		return ""
+	}
+	return `. The directory is empty: only if all blobs are lost and the registry is to go on without them, run "purser store adopt --force"`
 }
 
 // IdentifiedStore wraps `store` so that its identity is compared with the one to which the
@@ -98,6 +131,9 @@ func TryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blo
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := store.Check(ctx); err != nil {
+		if cfg.UsesS3() && s3.Temporary(err) {
+			err = &awayError{err}
+		}
 		return nil, fmt.Errorf("trying the blob store: %w", err)
 	}
 	return store, nil

@@ -139,7 +139,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 		return err
 	}
 	defer pools.close()
-	store, err := backend.OpenStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
+	store, err := backend.WaitForStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
 		return blob.Metered(store, reg), nil
 	})
 	if err != nil {
