@@ -102,7 +102,7 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 	filler := filepath.Join(disk, "filler")
 	fill(t, filler)
 	refused("full", "full")
-	r.ready("pushes: the file system of the blobs is full")
+	r.ready("pushes: the disk of the blobs is full")
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}

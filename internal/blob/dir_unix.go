@@ -29,13 +29,14 @@ func tryLock(f *os.File) (bool, error) {
 // readable returns an error if this process may not read files of the directory.
 func readable(dir string) error { return unix.Access(dir, unix.R_OK|unix.X_OK) }
 
-// FreeSpace returns how many bytes of the file system of a directory this process may still use.
-func FreeSpace(dir string) (int64, error) {
+// SpaceOf returns what the file system of a directory has.
+func SpaceOf(dir string) (DiskSpace, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, err
+		return DiskSpace{}, err
 	}
-	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:unconvert // their types differ between platforms
+	size := int64(s.Bsize)                                                            //nolint:unconvert // their types differ between platforms
+	return DiskSpace{Size: int64(s.Blocks) * size, Free: int64(s.Bavail) * size}, nil //nolint:unconvert,gosec // as above
 }
 
 // writable returns an error if this process may not create files in the directory.

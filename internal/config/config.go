@@ -72,6 +72,10 @@ type Storage struct {
 	Filesystem    Filesystem
 	S3            S3
 	DeleteTimeout time.Duration
+	// Reserve is how many bytes pushes leave free on the disks of the registry. If LimitReserve is set,
+	// it is the default, and at most a tenth of a disk.
+	Reserve      int64
+	LimitReserve bool
 }
 
 // Filesystem is the local directory of blobs.
@@ -255,6 +259,7 @@ func (c *Config) derive() {
 	if !c.isSet("pull_statistics.enabled") {
 		c.PullStatistics.Enabled = c.Audit.Pulls
 	}
+	c.Storage.LimitReserve = !c.isSet("storage.reserve")
 	fs := &c.Storage.Filesystem
 	switch {
 	case c.isSet("storage.filesystem.path"):

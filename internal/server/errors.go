@@ -76,6 +76,7 @@ func Answer(ctx context.Context, err error) *oci.Error {
 		return e
 	}
 	_, full := errors.AsType[*limit.FullError](err)
+	disk, diskFull := errors.AsType[*blob.DiskFullError](err)
 	store, ofStore := errors.AsType[*blob.StoreError](err)
 	switch {
 	case ctx.Err() != nil:
@@ -95,6 +96,8 @@ func Answer(ctx context.Context, err error) *oci.Error {
 		return oci.Errorf(oci.BlobUploadUnknown, "the bytes of this upload are gone from the store: start another")
 	case errors.Is(err, blob.ErrTooManyParts):
 		return oci.Errorf(oci.BlobUploadInvalid, "the upload was sent in too many small requests: start another with larger chunks")
+	case diskFull:
+		return oci.Errorf(oci.Unavailable, "%v: nothing can be pushed until something is deleted", disk).WithStatus(http.StatusInsufficientStorage)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return storeAnswer(blob.TroubleFull)
 	case ofStore:

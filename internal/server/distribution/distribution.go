@@ -39,7 +39,10 @@ type Options struct {
 	// database. The API then refuses all requests about blobs, and pushes of manifests, with
 	// 503. Nil: Store is always the right one.
 	WrongStore func() bool
-	Log        *slog.Logger // default slog.Default()
+	// Room returns an error if there is no room for pushes, which are then refused with it; whatever
+	// deletes isn't. Nil: there is always room.
+	Room func() error
+	Log  *slog.Logger // default slog.Default()
 	// If Redirect is set and the store supports presigned URLs, the API answers GET of a blob
 	// with a redirect to such a URL. The URL is valid for RedirectTTL, by default 20 min.
 	Redirect    bool

@@ -162,6 +162,11 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) error {
 	if rt.needsStore(m) && a.opt.WrongStore() {
 		return blob.ErrWrongStore
 	}
+	if m.adds() && a.opt.Room != nil {
+		if err := a.opt.Room(); err != nil {
+			return err
+		}
+	}
 	return m.handle(a, &call{ResponseWriter: w, r: r, name: name, ref: ref})
 }
 
@@ -190,6 +195,11 @@ func (rt *route) allow(refused string) string {
 // that belongs to the database.
 func (rt *route) needsStore(m *method) bool {
 	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
+}
+
+// adds says whether requests with this method add something to the registry.
+func (m *method) adds() bool {
+	return m.name == http.MethodPost || m.name == http.MethodPatch || m.name == http.MethodPut
 }
 
 // ping answers GET and HEAD of /v2/ with 200. Clients send this request to find out whether a

@@ -32,6 +32,8 @@ type Postgres struct {
 	log    *slog.Logger
 	DSN    string
 	server *builtinpg.Server // nil while none runs
+
+	reserve reserveFile
 }
 
 // StartPostgres starts the built-in PostgreSQL. If the data directory has none,
@@ -45,6 +47,8 @@ func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+ReviewConns(cfg)+PruneConns+spareConnections)),
 		},
 	}}
+	p.reserve = newReserveFile(cfg, log)
+	p.reserve.release()
 	server, err := builtinpg.Start(ctx, p.opt)
 	if errors.Is(err, builtinpg.ErrNoCluster) {
 		return nil, fmt.Errorf("there is no Purser in %s: correct data_dir (%s), or make one there with \"purser serve\"", cfg.DataDir, cfg.Source("data_dir"))
@@ -103,6 +107,7 @@ func (p *Postgres) Supervise(ctx context.Context) error {
 var errMoved = errors.New("PostgreSQL's socket is in another directory than before: restart Purser (a data directory with a shorter path avoids this)")
 
 func (p *Postgres) restart(ctx context.Context) error {
+	p.reserve.release()
 	server, err := builtinpg.Start(ctx, p.opt)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/operatorfile"
 )
@@ -96,6 +99,10 @@ func (d *doctor) examineCertificate(ctx context.Context) error {
 
 // examineMachine looks at the space of the directories, and at how many files may be open.
 func (d *doctor) examineMachine() error {
+	if full, ok := errors.AsType[*blob.DiskFullError](backend.Disks(d.cfg).Room()); ok {
+		d.find(levelError, "storage.reserve", `delete images and run "purser gc run", or make the disk larger, or lower storage.reserve if it is more than the database needs`,
+			"pushes are refused: %v (%s)", full, full.Path)
+	}
 	places := map[string]string{}
 	if d.cfg.Database.Main == "" {
 		places["data_dir"] = d.cfg.DataDir

@@ -3,11 +3,12 @@ package serve
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/config"
 )
 
 // A server is ready if pulls can succeed. What lets only pushes fail doesn't make it unready: all
@@ -24,32 +25,33 @@ func storageCheck(check func(context.Context) error) readinessCheck {
 	}}
 }
 
-// leastSpace is how many bytes a directory of blobs must have free, or pushes are taken to fail.
-const leastSpace = 1 << 20
-
-// pushesCheck fails if the store can be read, and not written, or if its disk is full. The server
-// stays ready.
-func pushesCheck(check func(context.Context) error, space func() (int64, error)) readinessCheck {
+// pushesCheck fails if the store can be read, and not written, or if a disk has less left than pushes
+// leave free. The server stays ready.
+func pushesCheck(check func(context.Context) error, room func() error) readinessCheck {
 	return readinessCheck{name: "pushes", spare: true, run: func(ctx context.Context) error {
 		if err := check(ctx); err != nil {
 			return err
 		}
-		free, err := space()
-		if err == nil && free < leastSpace {
-			return fmt.Errorf("the file system of the blobs is full: %d bytes are free", free)
-		}
-		return err
+		return room()
 	}}
 }
 
-// spaceFor returns a function that finds out how many bytes the directory of blobs has free. A
-// bucket has no limit that is known.
-func spaceFor(cfg *config.Config) func() (int64, error) {
-	path := cfg.Storage.Filesystem.Path
-	return func() (int64, error) {
-		if path == "" {
-			return math.MaxInt64, nil
+// diskGauges measure the disks of the registry.
+func diskGauges(disks blob.Disks, reg prometheus.Registerer) {
+	for _, d := range disks {
+		of := func(name, help string, value func(blob.DiskSpace) int64) {
+			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: name, Help: help, ConstLabels: prometheus.Labels{"of": strings.TrimPrefix(d.Of, "the ")},
+			}, func() float64 {
+				s, err := blob.SpaceOf(d.Path)
+				if err != nil {
+					return math.NaN()
+				}
+				return float64(value(s))
+			}))
 		}
-		return blob.FreeSpace(path)
+		of("purser_disk_free_bytes", "Bytes that the disk of the blobs, or of the built-in PostgreSQL, has free.", func(s blob.DiskSpace) int64 { return s.Free })
+		of("purser_disk_size_bytes", "Size of that disk.", func(s blob.DiskSpace) int64 { return s.Size })
+		of("purser_disk_reserve_bytes", "Bytes that pushes leave free there (storage.reserve).", func(blob.DiskSpace) int64 { return d.Reserve })
 	}
 }

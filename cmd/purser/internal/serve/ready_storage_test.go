@@ -16,22 +16,22 @@ func TestReadyTable(t *testing.T) {
 	fails := errors.New("it fails")
 	for name, c := range map[string]struct {
 		database, store, statistics error
-		free                        int64
+		full                        error
 		ready                       bool
 		text                        string
 	}{
-		"nothing":    {free: 1 << 30, ready: true, text: "database: ok\nstorage: ok\npushes: ok\nstatistics: ok\n"},
-		"database":   {database: fails, free: 1 << 30, text: "database: it fails\nstorage: ok\npushes: ok\nstatistics: ok\n"},
-		"store":      {store: fails, free: 1 << 30, text: "database: ok\nstorage: it fails\npushes: it fails\nstatistics: ok\n"},
-		"wrong":      {store: blob.ErrWrongStore, free: 1 << 30, text: fmt.Sprintf("database: ok\nstorage: %[1]v\npushes: %[1]v\nstatistics: ok\n", blob.ErrWrongStore)},
-		"read-only":  {store: blob.ErrReadOnly, free: 1 << 30, ready: true, text: fmt.Sprintf("database: ok\nstorage: ok\npushes: %v\nstatistics: ok\n", blob.ErrReadOnly)},
-		"full":       {free: 4096, ready: true, text: "database: ok\nstorage: ok\npushes: the file system of the blobs is full: 4096 bytes are free\nstatistics: ok\n"},
-		"statistics": {statistics: fails, free: 1 << 30, ready: true, text: "database: ok\nstorage: ok\npushes: ok\nstatistics: it fails\n"},
+		"nothing":    {ready: true, text: "database: ok\nstorage: ok\npushes: ok\nstatistics: ok\n"},
+		"database":   {database: fails, text: "database: it fails\nstorage: ok\npushes: ok\nstatistics: ok\n"},
+		"store":      {store: fails, text: "database: ok\nstorage: it fails\npushes: it fails\nstatistics: ok\n"},
+		"wrong":      {store: blob.ErrWrongStore, text: fmt.Sprintf("database: ok\nstorage: %[1]v\npushes: %[1]v\nstatistics: ok\n", blob.ErrWrongStore)},
+		"read-only":  {store: blob.ErrReadOnly, ready: true, text: fmt.Sprintf("database: ok\nstorage: ok\npushes: %v\nstatistics: ok\n", blob.ErrReadOnly)},
+		"full":       {full: errors.New("the disk of the blobs is full"), ready: true, text: "database: ok\nstorage: ok\npushes: the disk of the blobs is full\nstatistics: ok\n"},
+		"statistics": {statistics: fails, ready: true, text: "database: ok\nstorage: ok\npushes: ok\nstatistics: it fails\n"},
 	} {
 		check := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
 		ready, text := runChecks(t.Context(), []readinessCheck{
 			{name: "database", run: check(c.database)}, storageCheck(check(c.store)),
-			pushesCheck(check(c.store), func() (int64, error) { return c.free, nil }),
+			pushesCheck(check(c.store), func() error { return c.full }),
 			{name: "statistics", run: check(c.statistics), spare: true},
 		})
 		if ready != c.ready || string(text) != c.text {

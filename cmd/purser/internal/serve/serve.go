@@ -131,7 +131,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 			return err
 		}
 		defer pg.Stop()
-		dsn, background = pg.DSN, append(background, pg.Supervise)
+		dsn, background = pg.DSN, append(background, pg.Supervise, pg.KeepRoom)
 	}
 	replica := uuid.New()
 	pools, err := openPools(ctx, cfg, dsn, replica, log)
@@ -139,12 +139,15 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 		return err
 	}
 	defer pools.close()
+	var disks blob.Disks
 	store, err := backend.WaitForStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
-		return blob.Metered(store, reg), nil
+		disks = backend.Disks(cfg)
+		return blob.Metered(blob.LeaveRoom(store, disks), reg), nil
 	})
 	if err != nil {
 		return err
 	}
+	diskGauges(disks, reg)
 	if err := reg.Register(store.Collector()); err != nil {
 		return err
 	}
@@ -154,7 +157,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err != nil {
 		return err
 	}
-	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits, nil}
+	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits, disks, nil}
 	if err := p.open(cfg); err != nil {
 		return err
 	}
@@ -170,7 +173,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	}
 	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run, record.Run, host.watch)
 
-	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, storageCheck(store.Check), pushesCheck(store.Check, spaceFor(cfg)),
+	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, storageCheck(store.Check), pushesCheck(store.Check, disks.Room),
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	warnPlain(cfg, socks, log)
 	if err := p.pulls.open(ctx); err != nil {
@@ -200,6 +203,7 @@ type dependencies struct {
 	tracing bool
 	hosts   *server.Hosts // host names of the registry
 	limits  *limits
+	disks   blob.Disks   // on which pushes leave room
 	clocks  *clock.Guard // tells whether what is old may be deleted
 }
 
@@ -316,7 +320,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		UploadMaxAge: cfg.Uploads.MaxAge, Uploads: cfg.Uploads.MaxOpen, ClientUploads: cfg.Uploads.MaxClientOpen,
 		AccountUploads: cfg.Uploads.MaxAccountOpen,
-		LimitMetrics:   p.limits.metrics, Recorder: p.pulls.recorder,
+		LimitMetrics:   p.limits.metrics, Recorder: p.pulls.recorder, Room: p.disks.Room,
 	})
 	if err != nil {
 		return nil, err

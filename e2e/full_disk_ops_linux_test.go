@@ -1,0 +1,76 @@
+//go:build all
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOpsFullDisk: all of a registry is on one disk, which becomes full by pushes and then, to the last
+// byte, by another program, so that PostgreSQL crashes. Pushes end before PostgreSQL is in need. After
+// the crash the registry starts, serves and deletes what is there, and takes pushes again.
+func TestOpsFullDisk(t *testing.T) {
+	beginOwn(t)
+	disk := smallDisk(t, 1024)
+	data := filepath.Join(disk, "data")
+	env := []string{"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=20s", "PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=20s"}
+	r := startRegistry(t, options{dataDir: data, env: env})
+	reserve := filepath.Join(data, "reserve")
+	eventually(t, 2*time.Minute, func() error { _, err := os.Stat(reserve); return err })
+
+	var pushed []string
+	var refusal error
+	for i := 0; refusal == nil; i++ {
+		d, err := r.API().pushImage(t.Context(), "disk/app", fmt.Sprint("v", i), randomBytes(24<<20))
+		if refusal = err; err == nil {
+			pushed = append(pushed, d.String())
+		}
+	}
+	for _, want := range []string{"507", "of 1.0 GiB are free, and 102 MiB are kept"} {
+		if !strings.Contains(refusal.Error(), want) {
+			t.Errorf("a push says %v, want %q", refusal, want)
+		}
+	}
+	if len(pushed) < 10 {
+		t.Fatalf("after %d images: %v", len(pushed), refusal)
+	}
+	// What the refused push had stored is gone, so a little is left.
+	if err := os.WriteFile(filepath.Join(disk, "log"), randomBytes(30<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.ready("pushes: the disk of the ")
+	if _, err := r.API().pushBlob(t.Context(), "disk/app", []byte("small"), 1); !isStatus(err, http.StatusInsufficientStorage) {
+		t.Errorf("a small push: %v", err)
+	}
+	s := r.scrape()
+	if free, left := s.sum(`purser_disk_free_bytes{of="database"`), s.sum(`purser_disk_reserve_bytes{of="database"`); free > left || left == 0 {
+		t.Errorf("%v bytes are free, and %v kept", free, left)
+	}
+	r.API().checkWhole(t, "disk/app", "v0", pushed[0])
+
+	filler := filepath.Join(disk, "filler")
+	fill(t, filler)
+	r.Kill9()
+	r.start()
+	if _, err := os.Stat(reserve); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file that kept room: %v", err)
+	}
+	r.API().checkWhole(t, "disk/app", "v0", pushed[0])
+	for i, d := range pushed[1:] {
+		if _, err := r.API().do(t.Context(), request{method: http.MethodDelete, path: "/v2/disk/app/manifests/" + d, want: http.StatusAccepted}); err != nil {
+			t.Fatalf("deleting image %d: %v", i+1, err)
+		}
+	}
+	eventually(t, 2*time.Minute, func() error {
+		_, err := r.API().pushImage(t.Context(), "disk/app", "again", randomBytes(1<<20))
+		return err
+	})
+	r.API().checkWhole(t, "disk/app", "v0", pushed[0])
+}

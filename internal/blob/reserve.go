@@ -1,0 +1,130 @@
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/dustin/go-humanize"
+)
+
+// Disk is the file system of a directory in which the registry keeps data.
+type Disk struct {
+	Of   string // what is kept there, for a sentence: "the blobs"
+	Path string
+	// Reserve is how many bytes pushes leave free.
+	Reserve int64
+}
+
+// DiskSpace is what a file system has.
+type DiskSpace struct {
+	Size int64 // bytes
+	Free int64 // bytes that this process may still use
+}
+
+// DefaultReserve returns how many bytes pushes leave free on a file system of this size unless a
+// setting says so: `most`, and at most a tenth.
+func DefaultReserve(size, most int64) int64 { return min(most, size/10) }
+
+// DiskFullError says that a file system has less left than pushes must leave free. It wraps ENOSPC.
+type DiskFullError struct {
+	Disk
+	DiskSpace
+}
+
+func (e *DiskFullError) Error() string {
+	return fmt.Sprintf("the disk of %s is full: %s of %s are free, and %s are kept for the database's log and for deleting",
+		e.Of, humanize.IBytes(uint64(max(e.Free, 0))), humanize.IBytes(uint64(max(e.Size, 0))), humanize.IBytes(uint64(max(e.Disk.Reserve, 0)))) //nolint:gosec // not negative
+}
+
+func (e *DiskFullError) Unwrap() error { return syscall.ENOSPC }
+
+// Disks are the file systems on which pushes must leave bytes free.
+type Disks []Disk
+
+// Room returns a *DiskFullError if one of the file systems has less left than its reserve. A file system
+// that can't be asked counts as one with room: writing to it says more.
+func (d Disks) Room() error {
+	for _, disk := range d {
+		if disk.Reserve <= 0 {
+			continue
+		}
+		if s, err := SpaceOf(disk.Path); err == nil && s.Free < disk.Reserve {
+			return &DiskFullError{disk, s}
+		}
+	}
+	return nil
+}
+
+// roomEvery is how many bytes of an upload are written before its file system is asked again.
+const roomEvery = 4 << 20
+
+// LeaveRoom returns a store that writes nothing more once a file system has less left than its reserve.
+// What was written before can be saved and finished, and deleting goes on.
+func LeaveRoom(s Store, d Disks) Store { return &reserving{s, d} }
+
+type reserving struct {
+	Store
+	disks Disks
+}
+
+// Resume implements Store.
+func (s *reserving) Resume(ctx context.Context, base string, state State, size int64, claim Claim, numbers Numbers) (Writer, error) {
+	if err := s.disks.Room(); err != nil {
+		return nil, err
+	}
+	w, err := s.Store.Resume(ctx, base, state, size, claim, numbers)
+	if err != nil {
+		return nil, err
+	}
+	return &reservingWriter{Writer: w, disks: s.disks}, nil
+}
+
+type reservingWriter struct {
+	Writer
+	disks Disks
+	since int64 // bytes since the file systems were asked
+}
+
+func (w *reservingWriter) room(n int) error {
+	w.since += int64(n)
+	if w.since < roomEvery {
+		return nil
+	}
+	w.since = 0
+	return w.disks.Room()
+}
+
+// Write implements Writer.
+func (w *reservingWriter) Write(p []byte) (int, error) {
+	if err := w.room(len(p)); err != nil {
+		return 0, err
+	}
+	return w.Writer.Write(p)
+}
+
+// ReadFrom implements Writer.
+func (w *reservingWriter) ReadFrom(r io.Reader) (int64, error) {
+	source := &reservingReader{r: r, w: w}
+	n, err := w.Writer.ReadFrom(source)
+	if source.full != nil && errors.Is(err, source.full) {
+		return n, source.full
+	}
+	return n, err
+}
+
+// reservingReader ends when a file system has no room for more.
+type reservingReader struct {
+	r    io.Reader
+	w    *reservingWriter
+	full error
+}
+
+func (r *reservingReader) Read(p []byte) (int, error) {
+	if r.full = r.w.room(len(p)); r.full != nil {
+		return 0, r.full
+	}
+	return r.r.Read(p)
+}
