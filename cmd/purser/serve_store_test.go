@@ -175,9 +175,10 @@ func TestServeWaitsForS3(t *testing.T) {
 		t.Fatal(err)
 	}
 	var requests atomic.Int64
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	direct := proxy.Director
-	proxy.Director = func(r *http.Request) { host := r.Host; direct(r); r.Host = host } // which is signed
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // which is signed
+	}}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if requests.Add(1) <= 8 { // more than one try of the client's library
 			w.WriteHeader(http.StatusServiceUnavailable)

@@ -259,7 +259,9 @@ func (c *Config) derive() {
 	if !c.isSet("pull_statistics.enabled") {
 		c.PullStatistics.Enabled = c.Audit.Pulls
 	}
-	c.Storage.LimitReserve = !c.isSet("storage.reserve")
+	if c.Storage.LimitReserve = !c.isSet("storage.reserve"); c.Storage.LimitReserve {
+		c.Storage.Reserve = mostReserve
+	}
 	fs := &c.Storage.Filesystem
 	switch {
 	case c.isSet("storage.filesystem.path"):
@@ -270,6 +272,10 @@ func (c *Config) derive() {
 		fs.Path = filepath.Join(c.DataDir, "blobs")
 	}
 }
+
+// mostReserve is the default of storage.reserve, in bytes. The built-in PostgreSQL's log takes up to
+// two thirds of it (max_wal_size).
+const mostReserve = 3 << 30
 
 // absolute returns `path` as an absolute path. It returns two kinds of path unchanged,
 // which Validate reports as errors: an empty path, and a path that begins with a tilde,

@@ -144,7 +144,7 @@ var settings = append([]setting{
 	{key: "storage.s3.redirect_ttl", def: "20m", field: func(c *Config) field {
 		return durationField{&c.Storage.S3.RedirectTTL, time.Second, maxPresign}
 	}},
-	{key: "storage.reserve", def: "3GiB", derived: "3GiB, or a tenth of the disk where that is less", field: func(c *Config) field {
+	{key: "storage.reserve", derived: "3GiB, or a tenth of the disk where that is less", unset: true, field: func(c *Config) field {
 		return sizeField{&c.Storage.Reserve}
 	}},
 	{key: "storage.delete_timeout", def: "2s", field: func(c *Config) field {
