@@ -32,6 +32,7 @@ type ServerRecord struct {
 	replica  uuid.UUID
 	host     string
 	settings []byte
+	log      *slog.Logger
 	*worker.Loop
 }
 
@@ -51,7 +52,7 @@ func RecordServer(ctx context.Context, cfg *config.Config, d *db.DB, replica uui
 	if err != nil {
 		host = "unknown"
 	}
-	r := &ServerRecord{db: d, replica: replica, host: host, settings: text}
+	r := &ServerRecord{db: d, replica: replica, host: host, settings: text, log: log}
 	r.Loop = worker.New(worker.Options{Name: "record of this server", Idle: serverSeenEvery, Batch: func(ctx context.Context) (bool, error) {
 		return false, r.seen(ctx)
 	}, Log: log, Metrics: loops})
@@ -72,14 +73,15 @@ func (r *ServerRecord) seen(ctx context.Context) error {
 	return err
 }
 
-// Stopped writes down that the server has stopped. The record stays: until another server starts,
-// commands compare their settings with these.
-func (r *ServerRecord) Stopped(ctx context.Context) error {
+// Stopped writes down that the server has stopped, if the database answers within two seconds. The
+// record stays: until another server starts, commands compare their settings with these.
+func (r *ServerRecord) Stopped() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
 	_, err := r.db.Pool.Exec(ctx, "UPDATE servers SET stopped = true, seen_at = now() WHERE replica = $1", r.replica)
 	if err != nil {
-		return fmt.Errorf("writing down that this server stops: %w", err)
+		r.log.Warn("others can't be told that this server has stopped: they take it for a running one for a minute", "error", err)
 	}
-	return nil
 }
 
 // Server is a server as its record says.

@@ -184,8 +184,8 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err := announce(socks, handler.access); err != nil {
 		return err
 	}
-	err = serve(ctx, cfg, handler, socks, background, ready, host, log)
-	return errors.Join(err, record.Stopped(context.WithoutCancel(ctx)))
+	defer record.Stopped()
+	return serve(ctx, cfg, handler, socks, background, ready, host, log)
 }
 
 // dependencies are the components from which assemble makes the registry.
