@@ -41,7 +41,7 @@ func TestOpsFullDisk(t *testing.T) {
 	if len(pushed) < 10 {
 		t.Fatalf("after %d images: %v", len(pushed), refusal)
 	}
-	// What the refused push had stored is gone, so a little is left.
+	// The refused push leaves nothing, so a little is free again.
 	if err := os.WriteFile(filepath.Join(disk, "log"), randomBytes(30<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -32,19 +32,24 @@ func TestConfigurationOfTheMachine(t *testing.T) {
 	variable := writeFile(t, "gc:\n  keep_doomed: 47h\n")
 	flag := writeFile(t, "gc:\n  keep_doomed: 46h\n")
 	unreadable := t.TempDir() // a directory can't be read
+	link := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.Symlink(machine+".not", link); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name, machine string
 		environ, args []string
 		code          int
 		keep, told    string
 	}{
-		{"the machine's", machine, nil, nil, 0, "48h", "Using the configuration " + machine + " (the machine).\n"},
+		{"the machine's", machine, nil, nil, 0, "48h", "Using the configuration " + machine + " (the machine's).\n"},
 		{"the variable's", machine, []string{"PURSER_CONFIG=" + variable}, nil, 0, "47h", "Using the configuration " + variable + " (PURSER_CONFIG).\n"},
 		{"the flag's", machine, []string{"PURSER_CONFIG=" + variable}, []string{"--config", flag}, 0, "46h", ""},
 		{"none by the variable", machine, []string{"PURSER_CONFIG="}, nil, 0, "0s", ""},
 		{"none on the machine", machine + ".not", nil, nil, 0, "0s", ""},
 		{"no directory of the machine", machine + "/config.yaml", nil, nil, 0, "0s", ""},
 		{"unreadable", unreadable, nil, nil, 1, "0s", unreadable},
+		{"a link to nothing", link, nil, nil, 1, "0s", link},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, stdout, stderr := onMachine(t, tc.machine, tc.environ, append([]string{"config", "show"}, tc.args...)...)
@@ -133,8 +138,7 @@ func TestRecordsOfServers(t *testing.T) {
 	dsn, dir := dbtest.DSN(t), t.TempDir()
 	one := append(onStore(t, dsn, dir), "PURSER_AUTOPRUNE_WEBHOOK_URL=https://example.com/hook", "PURSER_AUTOPRUNE_WEBHOOK_SECRET=topsecret-topsecret-topsecret")
 	two := append(slices.Clone(one), "PURSER_TRASH_KEEP=1h")
-	start(t, servetest.Config(t, one...))
-	start(t, servetest.Config(t, two...))
+	servers := []*servetest.Server{start(t, servetest.Config(t, one...)), start(t, servetest.Config(t, two...))}
 	d := dbtest.Open(t, dsn)
 	exec := func(sql string) {
 		t.Helper()
@@ -147,10 +151,17 @@ func TestRecordsOfServers(t *testing.T) {
 			t.Errorf("two servers: %d %s", code, stderr)
 		}
 	}
+	for _, s := range servers {
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	exec("DELETE FROM servers WHERE settings->>'trash.keep' <> '1h'")
-	exec("UPDATE servers SET seen_at = now() - interval '2 min'")
-	if code, _, stderr := purser(t, one, "gc", "run"); code != 3 || !strings.Contains(stderr, "the server that ran last, on ") {
-		t.Errorf("a dead server: %d %s", code, stderr)
+	for _, seen := range []string{"- interval '2 min'", "+ interval '1 hour'"} { // it died before the clock was set back
+		exec("UPDATE servers SET stopped = false, seen_at = now() " + seen)
+		if code, _, stderr := purser(t, one, "gc", "run"); code != 3 || !strings.Contains(stderr, "the server that ran last, on ") {
+			t.Errorf("a dead server (%s): %d %s", seen, code, stderr)
+		}
 	}
 	var settings string
 	if err := d.Pool.QueryRow(t.Context(), "SELECT settings::text FROM servers").Scan(&settings); err != nil || strings.Contains(settings, "topsecret") {

@@ -283,19 +283,6 @@ func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, policy Policy, c
 	return id, nil
 }
 
-// uncoverByFirst begins the waiting for what the registry's defaults kept in a namespace that is about
-// to get its first policy, after which they don't apply there.
-func (p *Pruner) uncoverByFirst(ctx context.Context, tx pgx.Tx, o owner) error {
-	var apply bool
-	err := tx.QueryRow(ctx, `
-		SELECT NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = $1)
-			AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)`, o.namespace).Scan(&apply)
-	if err != nil || !apply {
-		return err
-	}
-	return p.uncoverDefaults(ctx, tx, o.namespace, false)
-}
-
 // admit checks that a policy may be added to the policies of its owner, and returns the
 // policy as the text to store. `except` is the id of the policy that the new policy
 // replaces, or "".

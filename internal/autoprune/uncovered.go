@@ -83,6 +83,19 @@ func (p *Pruner) uncoverDefaults(ctx context.Context, tx pgx.Tx, namespace int64
 	return nil
 }
 
+// uncoverByFirst begins the waiting for what the registry's defaults kept in a namespace that is about
+// to get its first policy, after which they don't apply there.
+func (p *Pruner) uncoverByFirst(ctx context.Context, tx pgx.Tx, o owner) error {
+	var apply bool
+	err := tx.QueryRow(ctx, `
+		SELECT NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = $1)
+			AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)`, o.namespace).Scan(&apply)
+	if err != nil || !apply {
+		return err
+	}
+	return p.uncoverDefaults(ctx, tx, o.namespace, false)
+}
+
 // cover ends the waiting that uncover has begun, if a policy of the same owner is saved with the
 // grace period 0s.
 func cover(ctx context.Context, tx pgx.Tx, o owner, policy Policy) error {

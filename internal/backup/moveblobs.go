@@ -120,11 +120,10 @@ func (m *blobMove) run(ctx context.Context) (err error) {
 	return m.finish(ctx, conn)
 }
 
-// requireStopped returns ErrRunning if a server runs. A server says every 20 seconds that it does, and
-// says when it stops.
+// requireStopped returns ErrRunning if a server runs.
 func requireStopped(ctx context.Context, conn *pgx.Conn) error {
 	var running bool
-	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM servers WHERE NOT stopped AND seen_at > now() - interval '1 minute')").Scan(&running)
+	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM running_servers)").Scan(&running)
 	if err != nil {
 		return fmt.Errorf("looking for running servers: %w", err)
 	}

@@ -12,10 +12,12 @@ import (
 
 // Disk is the file system of a directory in which the registry keeps data.
 type Disk struct {
-	Of   string // what is kept there, for a sentence: "the blobs"
+	Of   string // names in a sentence the data that is kept there: "the blobs"
 	Path string
-	// Reserve is how many bytes pushes leave free.
+	// Reserve is how many bytes pushes leave free. If Limited is set, it is at most a tenth of the file
+	// system.
 	Reserve int64
+	Limited bool
 }
 
 // DiskSpace is what a file system has.
@@ -24,9 +26,13 @@ type DiskSpace struct {
 	Free int64 // bytes that this process may still use
 }
 
-// DefaultReserve returns how many bytes pushes leave free on a file system of this size unless a
-// setting says so: `most`, and at most a tenth.
-func DefaultReserve(size, most int64) int64 { return min(most, size/10) }
+// Leave returns how many bytes pushes leave free on the disk, which has this space.
+func (d Disk) Leave(s DiskSpace) int64 {
+	if d.Limited {
+		return min(d.Reserve, s.Size/10)
+	}
+	return d.Reserve
+}
 
 // DiskFullError says that a file system has less left than pushes must leave free. It wraps ENOSPC.
 type DiskFullError struct {
@@ -36,7 +42,7 @@ type DiskFullError struct {
 
 func (e *DiskFullError) Error() string {
 	return fmt.Sprintf("the disk of %s is full: %s of %s are free, and %s are kept for the database's log and for deleting",
-		e.Of, humanize.IBytes(uint64(max(e.Free, 0))), humanize.IBytes(uint64(max(e.Size, 0))), humanize.IBytes(uint64(max(e.Disk.Reserve, 0)))) //nolint:gosec // not negative
+		e.Of, humanize.IBytes(uint64(max(e.Free, 0))), humanize.IBytes(uint64(max(e.Size, 0))), humanize.IBytes(uint64(max(e.Leave(e.DiskSpace), 0)))) //nolint:gosec // not negative
 }
 
 func (e *DiskFullError) Unwrap() error { return syscall.ENOSPC }
@@ -48,21 +54,19 @@ type Disks []Disk
 // that can't be asked counts as one with room: writing to it says more.
 func (d Disks) Room() error {
 	for _, disk := range d {
-		if disk.Reserve <= 0 {
-			continue
-		}
-		if s, err := SpaceOf(disk.Path); err == nil && s.Free < disk.Reserve {
+		if s, err := SpaceOf(disk.Path); err == nil && s.Free < disk.Leave(s) {
 			return &DiskFullError{disk, s}
 		}
 	}
 	return nil
 }
 
-// roomEvery is how many bytes of an upload are written before its file system is asked again.
-const roomEvery = 4 << 20
+// roomEvery is how many bytes of an upload are written before its file system is asked again, which
+// takes about a microsecond. So many bytes may each of the uploads at one time write into the reserve.
+const roomEvery = 256 << 10
 
-// LeaveRoom returns a store that writes nothing more once a file system has less left than its reserve.
-// What was written before can be saved and finished, and deleting goes on.
+// LeaveRoom returns a store whose writers take no more bytes once a file system has less left than its
+// reserve. A writer still saves and finishes the bytes that it has, and the store deletes.
 func LeaveRoom(s Store, d Disks) Store { return &reserving{s, d} }
 
 type reserving struct {

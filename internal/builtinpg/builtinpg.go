@@ -61,6 +61,9 @@ type Options struct {
 	// tests: without it only this process's user and root can connect, as the
 	// superuser.
 	AnyRole bool
+	// Begin is called when Start has the lock of the data directory, so that nobody else runs the server,
+	// before Start writes anything there. Nil: nothing is called.
+	Begin func()
 }
 
 // ErrInUse says that another process, or another Server of this process, owns the data

@@ -119,6 +119,9 @@ func start(ctx context.Context, o Options, find *finder) (*Server, error) {
 	if s.lock, err = acquire(dataDir); err != nil {
 		return nil, err
 	}
+	if o.Begin != nil {
+		o.Begin()
+	}
 	if err := s.bringUp(ctx, o, find); err != nil {
 		return nil, errors.Join(err, s.release())
 	}

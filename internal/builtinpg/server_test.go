@@ -70,10 +70,13 @@ func TestClusterIsMadeAsPromised(t *testing.T) {
 func TestSecondServerIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
-	s := begin(t, testOptions(dir))
-	_, err := Start(t.Context(), testOptions(dir))
-	if !errors.Is(err, ErrInUse) {
-		t.Fatalf("a second Start: %v, want ErrInUse", err)
+	began := 0
+	o := testOptions(dir)
+	o.Begin = func() { began++ }
+	s := begin(t, o)
+	_, err := Start(t.Context(), o)
+	if !errors.Is(err, ErrInUse) || began != 1 {
+		t.Fatalf("a second Start: %v, want ErrInUse; Begin was called %d times", err, began)
 	}
 	wantError(t, err, dir, fmt.Sprintf("process %d", os.Getpid()))
 	if got := query(t, s.DSN(""), "SELECT 'alive'"); got != "alive" {

@@ -1,6 +1,10 @@
 package config
 
-import "reflect"
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+)
 
 // Changed returns the keys of all settings whose value in `other` differs from the value in
 // `c`, in the order of docs/configuration.md.
@@ -28,6 +32,12 @@ type Difference struct {
 	Other  string
 	// Decides says that the setting decides what is deleted and what is kept, or where.
 	Decides bool
+}
+
+// String says how the values differ; a server's are "there".
+func (d Difference) String() string {
+	orEmpty := func(value string) string { return cmp.Or(value, "empty") }
+	return fmt.Sprintf("%s is %s here (%s) and %s there", d.Key, orEmpty(d.Own), d.Source, orEmpty(d.Other))
 }
 
 // Differences compares the settings with those of a server, which has written down what [Config.Settings]

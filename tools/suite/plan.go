@@ -115,10 +115,18 @@ func race() string {
 // many of each do, as when one runs alone. Alone, with 4 for each core instead of 1, the tests of
 // internal/server/distribution take half of the time. The end-to-end tests, each of which starts
 // programs, don't get faster by that.
+//
+// On machines with more cores it is 8, or what Go takes, a test for each core: a package's PostgreSQL has
+// connections for so many.
 var (
-	sideBySide      = fmt.Sprint("-parallel=", 2*runtime.NumCPU())
-	aloneSideBySide = fmt.Sprint("-parallel=", 4*runtime.NumCPU())
+	sideBySide      = parallel(2)
+	aloneSideBySide = parallel(4)
 )
+
+func parallel(perCore int) string {
+	cores := runtime.NumCPU()
+	return fmt.Sprint("-parallel=", max(cores, min(perCore*cores, 8)))
+}
 
 func testRaced() ([]string, error) {
 	raced, _, err := split()

@@ -48,7 +48,7 @@ func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 		},
 	}}
 	p.reserve = newReserveFile(cfg, log)
-	p.reserve.release()
+	p.opt.Begin = p.reserve.release
 	server, err := builtinpg.Start(ctx, p.opt)
 	if errors.Is(err, builtinpg.ErrNoCluster) {
 		return nil, fmt.Errorf("there is no Purser in %s: correct data_dir (%s), or make one there with \"purser serve\"", cfg.DataDir, cfg.Source("data_dir"))
@@ -107,7 +107,6 @@ func (p *Postgres) Supervise(ctx context.Context) error {
 var errMoved = errors.New("PostgreSQL's socket is in another directory than before: restart Purser (a data directory with a shorter path avoids this)")
 
 func (p *Postgres) restart(ctx context.Context) error {
-	p.reserve.release()
 	server, err := builtinpg.Start(ctx, p.opt)
 	if err != nil {
 		return err

@@ -17,62 +17,52 @@ import (
 )
 
 // Disks returns the file systems on which the registry keeps data of its own, with what pushes leave
-// free there (storage.reserve): those of the blobs, unless they are in S3, and of the built-in
-// PostgreSQL. Their directories must exist.
+// free there (storage.reserve): that of the blobs, unless they are in S3, and that of the built-in
+// PostgreSQL.
 func Disks(cfg *config.Config) blob.Disks {
 	var list blob.Disks
-	add := func(of, path string) {
-		d := blob.Disk{Of: of, Path: path}
-		if s, err := blob.SpaceOf(path); err == nil {
-			d.Reserve = reserveOf(cfg.Storage, s)
-		}
-		list = append(list, d)
-	}
 	if !cfg.Storage.UsesS3() {
-		add("the blobs", cfg.Storage.Filesystem.Path)
+		list = append(list, disk(cfg.Storage, "the blobs", cfg.Storage.Filesystem.Path))
 	}
 	if cfg.Database.Main == "" {
-		add("the database", cfg.DataDir)
+		list = append(list, disk(cfg.Storage, "the database", cfg.DataDir))
 	}
 	return list
 }
 
-// reserveOf returns how many bytes pushes leave free on a disk.
-func reserveOf(cfg config.Storage, s blob.DiskSpace) int64 {
-	if cfg.LimitReserve {
-		return blob.DefaultReserve(s.Size, cfg.Reserve)
-	}
-	return cfg.Reserve
+func disk(cfg config.Storage, of, path string) blob.Disk {
+	return blob.Disk{Of: of, Path: path, Reserve: cfg.Reserve, Limited: cfg.LimitReserve}
 }
 
 const (
-	// The file of reserveName takes so much, at most a tenth of the disk: enough for PostgreSQL to
-	// recover and for garbage collection to begin.
+	// reserveBytes is the size of the file reserveName, which is also at most a tenth of the disk:
+	// enough for PostgreSQL to recover and for garbage collection to begin.
 	reserveBytes = 256 << 20
 	reserveName  = "reserve"
 	// reserveEvery is how often a server looks whether it can make the file.
 	reserveEvery = time.Minute
 )
 
-// reserveFile takes room on the disk of the built-in PostgreSQL, which is given back when the disk is
-// full all the same, by other programs for example. PostgreSQL can't start on a full disk, and without
-// it nothing can be deleted.
+// reserveFile is a file on the disk of the built-in PostgreSQL that only takes room. It is removed when
+// PostgreSQL starts on a disk that is full in spite of the reserve, because of other programs for
+// example: PostgreSQL couldn't start there, and without PostgreSQL nothing can be deleted.
 type reserveFile struct {
-	path    string
-	storage config.Storage
-	log     *slog.Logger
+	path string
+	disk blob.Disk
+	log  *slog.Logger
 }
 
 func newReserveFile(cfg *config.Config, log *slog.Logger) reserveFile {
-	return reserveFile{filepath.Join(cfg.DataDir, reserveName), cfg.Storage, log}
+	return reserveFile{filepath.Join(cfg.DataDir, reserveName), disk(cfg.Storage, "the database", cfg.DataDir), log}
 }
 
 // size returns the size of the file on this disk.
 func (f reserveFile) size(s blob.DiskSpace) int64 { return min(reserveBytes, s.Size/10) }
 
-// release removes the file if the disk has less left than the file takes.
+// release removes the file if the disk has less left than the file takes. The caller is about to start
+// PostgreSQL, and nobody else runs it.
 func (f reserveFile) release() {
-	s, err := blob.SpaceOf(filepath.Dir(f.path))
+	s, err := blob.SpaceOf(f.disk.Path)
 	if err != nil || s.Free >= f.size(s) {
 		return
 	}
@@ -90,8 +80,8 @@ func (f reserveFile) keep() {
 	if _, err := os.Stat(f.path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	s, err := blob.SpaceOf(filepath.Dir(f.path))
-	if err != nil || s.Free < reserveOf(f.storage, s)+2*f.size(s) {
+	s, err := blob.SpaceOf(f.disk.Path)
+	if err != nil || s.Free < f.disk.Leave(s)+2*f.size(s) {
 		return
 	}
 	if err := blob.Allocate(f.path, f.size(s)); err != nil {

@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	// serverSeenEvery is how often a server says that it runs.
+	// serverSeenEvery is how often a server says that it runs. The view running_servers has those that
+	// did within the last minute.
 	serverSeenEvery = 20 * time.Second
-	// A server that hasn't said for serverGone that it runs doesn't, or has lost the database.
-	serverGone = time.Minute
 	// maxServers limits how many servers Servers returns.
 	maxServers = 100
 )
@@ -58,7 +57,7 @@ func RecordServer(ctx context.Context, cfg *config.Config, d *db.DB, replica uui
 	}, Log: log, Metrics: loops})
 	err = Patiently(ctx, cfg, log, func() error { return r.seen(ctx) })
 	if err == nil {
-		_, err = d.Pool.Exec(ctx, "DELETE FROM servers WHERE replica <> $1 AND (stopped OR seen_at < now() - $2::interval)", replica, serverGone)
+		_, err = d.Pool.Exec(ctx, "DELETE FROM servers WHERE replica <> $1 AND replica NOT IN (SELECT replica FROM running_servers)", replica)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("writing down this server's settings: %w", err)
@@ -104,9 +103,8 @@ func (s Server) Name() string {
 // has ever run.
 func Servers(ctx context.Context, d *db.DB) ([]Server, error) {
 	rows, err := d.Pool.Query(ctx, `
-		SELECT host, runs, seen_at, settings FROM (
-			SELECT *, NOT stopped AND seen_at > now() - $1::interval AS runs FROM servers) s
-		ORDER BY runs DESC, seen_at DESC LIMIT $2`, serverGone, maxServers)
+		SELECT s.host, r.replica IS NOT NULL, s.seen_at, s.settings FROM servers s LEFT JOIN running_servers r USING (replica)
+		ORDER BY 2 DESC, s.seen_at DESC LIMIT $1`, maxServers)
 	if err != nil {
 		return nil, fmt.Errorf("looking for servers: %w", err)
 	}

@@ -22,8 +22,8 @@ import (
 // --config overrides it. If it is set and empty, there is no file.
 const configVariable = "PURSER_CONFIG"
 
-// MachineConfig is the configuration file of the machine, which package deploy/debian installs. It
-// is read if neither --config nor PURSER_CONFIG says anything, so that a command has the same
+// MachineConfig is the configuration file of the machine, which the Debian package installs. It is
+// read if neither --config nor PURSER_CONFIG says anything, so that a command has the same
 // configuration as the service. A file in the working directory isn't looked for: it could be
 // anybody's.
 const MachineConfig = "/etc/purser/config.yaml"
@@ -86,11 +86,12 @@ func (s *Source) configFile(cmd *cobra.Command) (path, by string) {
 	if s.Machine == "" {
 		return "", ""
 	}
-	// A file that can't be looked at may be there, so reading it is tried, and fails.
-	if _, err := os.Stat(s.Machine); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	// A file that can't be looked at may be there, and so may the target of a link: reading it is tried,
+	// and fails.
+	if _, err := os.Lstat(s.Machine); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return "", ""
 	}
-	return s.Machine, "the machine"
+	return s.Machine, "the machine's"
 }
 
 func isConfigVariable(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }

@@ -241,11 +241,10 @@ func (d *doctor) examineServers(ctx context.Context) error {
 	for _, s := range servers {
 		var decide, others []string
 		for _, f := range d.cfg.Differences(s.Settings) {
-			text := fmt.Sprintf("%s is %s here (%s) and %s there", f.Key, orEmpty(f.Own), f.Source, orEmpty(f.Other))
 			if f.Decides {
-				decide = append(decide, text)
+				decide = append(decide, f.String())
 			} else {
-				others = append(others, text)
+				others = append(others, f.String())
 			}
 		}
 		const remedy = "run this command with the server's configuration: --config FILE and the variables of its service; or restart the server if that has changed"

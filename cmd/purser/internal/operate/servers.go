@@ -47,7 +47,7 @@ func refuseOthers(ctx context.Context, src *command.Source, cmd *cobra.Command, 
 		var differ []string
 		for _, d := range cfg.Differences(s.Settings) {
 			if d.Decides {
-				differ = append(differ, fmt.Sprintf("%s is %s here (%s) and %s there", d.Key, orEmpty(d.Own), d.Source, orEmpty(d.Other)))
+				differ = append(differ, d.String())
 			}
 		}
 		if len(differ) > 0 {
@@ -58,11 +58,4 @@ func refuseOthers(ctx context.Context, src *command.Source, cmd *cobra.Command, 
 		}
 	}
 	return nil
-}
-
-func orEmpty(value string) string {
-	if value == "" {
-		return "empty"
-	}
-	return value
 }

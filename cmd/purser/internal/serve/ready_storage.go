@@ -3,12 +3,17 @@ package serve
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/storeid"
 )
 
 // A server is ready if pulls can succeed. What lets only pushes fail doesn't make it unready: all
@@ -36,6 +41,19 @@ func pushesCheck(check func(context.Context) error, room func() error) readiness
 	}}
 }
 
+// openStore opens the blob store, on whose disks pushes leave room, and registers its metrics.
+func openStore(ctx context.Context, cfg *config.Config, metadata *db.DB, reg prometheus.Registerer, log *slog.Logger) (*storeid.Store, blob.Disks, error) {
+	disks := backend.Disks(cfg)
+	store, err := backend.WaitForStore(ctx, cfg.Storage, metadata, log, func(store blob.Store) (blob.Store, error) {
+		return blob.Metered(blob.LeaveRoom(store, disks), reg), nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	diskGauges(disks, reg)
+	return store, disks, reg.Register(store.Collector())
+}
+
 // diskGauges measure the disks of the registry.
 func diskGauges(disks blob.Disks, reg prometheus.Registerer) {
 	for _, d := range disks {
@@ -52,6 +70,6 @@ func diskGauges(disks blob.Disks, reg prometheus.Registerer) {
 		}
 		of("purser_disk_free_bytes", "Bytes that the disk of the blobs, or of the built-in PostgreSQL, has free.", func(s blob.DiskSpace) int64 { return s.Free })
 		of("purser_disk_size_bytes", "Size of that disk.", func(s blob.DiskSpace) int64 { return s.Size })
-		of("purser_disk_reserve_bytes", "Bytes that pushes leave free there (storage.reserve).", func(blob.DiskSpace) int64 { return d.Reserve })
+		of("purser_disk_reserve_bytes", "Bytes that pushes leave free there (storage.reserve).", d.Leave)
 	}
 }

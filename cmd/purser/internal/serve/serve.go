@@ -139,16 +139,8 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 		return err
 	}
 	defer pools.close()
-	var disks blob.Disks
-	store, err := backend.WaitForStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
-		disks = backend.Disks(cfg)
-		return blob.Metered(blob.LeaveRoom(store, disks), reg), nil
-	})
+	store, disks, err := openStore(ctx, cfg, pools.metadata, reg, log)
 	if err != nil {
-		return err
-	}
-	diskGauges(disks, reg)
-	if err := reg.Register(store.Collector()); err != nil {
 		return err
 	}
 	loops := worker.NewMetrics(reg)
