@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -55,16 +57,24 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 // which requireOwnSession has found to give each connection a PostgreSQL session of its own.
 var ownSessions sync.Map
 
-// comparisonPatience is how long requireOwnSession waits for its second connection. If that
+// comparisonPatience is how long requireOwnSession waits for its turn and for its second connection. If that
 // connection gets no PostgreSQL session in this time, the connection is accepted unchecked: a
 // pooler that shares sessions would have given it the idle session of the first connection.
 const comparisonPatience = 3 * time.Second
 
+// comparing lets one connection of this process at a time be compared, since a pooler that gives
+// sessions in turn could give each of several comparisons the sessions that it expects.
+var comparing = make(chan struct{}, 1)
+
+// comparisons is how often requireOwnSession asks each of two connections, besides the first time.
+const comparisons = 8
+
 // requireOwnSession returns ErrSharedSessions if the pooler behind conn shares sessions. It
 // opens a second connection, and asks both connections several times for the id of their
-// PostgreSQL process: each must always have the same process, and not the other's. The order
-// in which it asks finds poolers that give a client the session that was used last, and also
-// poolers that give it the session that was idle longest.
+// PostgreSQL process: each must always have the same process, and not the other's. The first
+// questions find poolers that give a client the session that was used last, and also poolers that
+// give it the session that was idle longest. The order of the others is random, so that no
+// regular traffic of others can make a pooler that shares sessions look like one that doesn't.
 func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgConn) error {
 	key := fmt.Sprintf("%s:%d/%s/%s", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 	if _, ok := ownSessions.Load(key); ok {
@@ -72,6 +82,15 @@ func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgC
 	}
 	short, cancel := context.WithTimeout(ctx, comparisonPatience)
 	defer cancel()
+	select {
+	case comparing <- struct{}{}:
+		defer func() { <-comparing }()
+	case <-short.Done():
+		return ctx.Err()
+	}
+	if _, ok := ownSessions.Load(key); ok {
+		return nil
+	}
 	other := cfg.Copy()
 	other.AfterConnect = nil
 	second, err := pgconn.ConnectConfig(short, other)
@@ -79,8 +98,10 @@ func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgC
 		return ctx.Err()
 	}
 	defer second.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection was only for this check
+	order := slices.Repeat([]*pgconn.PgConn{conn, second}, comparisons)
+	rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	used := map[*pgconn.PgConn]string{}
-	for _, c := range []*pgconn.PgConn{conn, conn, second, second, conn, second} {
+	for _, c := range append([]*pgconn.PgConn{conn, conn, second, second}, order...) {
 		pid, err := backend(short, c)
 		switch {
 		case err != nil && c == second:

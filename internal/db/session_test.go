@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
@@ -108,6 +109,32 @@ func TestSharedSessions(t *testing.T) {
 				t.Errorf("opening: %v", err)
 			}
 		})
+	}
+}
+
+// Many connections are opened at once through a pooler that gives them sessions in turn, so their
+// checks see each other's order. None may be accepted.
+func TestSharedSessionsManyAtOnce(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "transaction", "server_round_robin = 1")
+	for range 20 {
+		var group errgroup.Group
+		for range 4 {
+			group.Go(func() error {
+				d, err := db.Open(t.Context(), db.Options{DSN: dsn, Log: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					return err
+				}
+				defer d.Close()
+				if err := d.Ping(t.Context()); !errors.Is(err, db.ErrSharedSessions) {
+					return fmt.Errorf("a connection is accepted: %v", err)
+				}
+				return nil
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
