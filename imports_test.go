@@ -63,6 +63,7 @@ var layers = map[string]rule{
 	"internal/netguard":         {only: true}, // which addresses users may make Purser call
 	"internal/worker":           {only: true},
 	"internal/operatorfile":     {only: true}, // how files that settings name are read
+	"internal/fileowner":        {only: true}, // whose files are that root makes
 	"internal/gc/events":        {only: true},
 	"internal/oci":              {layer: 1},
 	"internal/upstream":         {layer: 2}, // reads other registries

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/purser-registry/purser/internal/fileowner"
 )
 
 // DirOptions configure a store in a local directory.
@@ -111,7 +113,7 @@ func (d *Dir) makeLayout() error {
 		if have[name] {
 			continue
 		}
-		if err := os.Mkdir(filepath.Join(d.objects, name), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := fileowner.Mkdir(filepath.Join(d.objects, name), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -131,7 +133,7 @@ func makeDurable(path string) error {
 	if err := makeDurable(parent); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := fileowner.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return syncDir(parent)

@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/purser-registry/purser/internal/fileowner"
 )
 
 // syncData makes the bytes and the length of f durable, but not its timestamps.
@@ -32,7 +34,7 @@ func Allocate(path string, n int64) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, n), f.Close()); err != nil {
+	if err := errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, n), fileowner.Inherit(f), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/purser-registry/purser/internal/fileowner"
 )
 
 // identityFile returns the path of the file with the store's identity. The file is in the
@@ -64,7 +66,7 @@ func (d *Dir) setIdentity(b []byte, replace bool) error {
 	}
 	defer os.Remove(f.Name()) //nolint:errcheck // after a rename it is gone already
 	_, err = f.Write(b)
-	if err := errors.Join(err, f.Chmod(fileMode), f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Chmod(fileMode), fileowner.Inherit(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	if replace {
@@ -89,5 +91,5 @@ func (d *Dir) copyIdentity(b []byte) error {
 		return err
 	}
 	_, err = f.Write(b)
-	return errors.Join(err, f.Sync(), f.Close())
+	return errors.Join(err, fileowner.Inherit(f), f.Sync(), f.Close())
 }

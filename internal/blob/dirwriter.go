@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/purser-registry/purser/internal/fileowner"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -191,6 +192,9 @@ func (w *dirWriter) create(ctx context.Context) error {
 		return err
 	}
 	w.f, w.key, w.made, w.newName, w.dirty = f, key, true, true, true
+	if err := fileowner.Inherit(f); err != nil {
+		return err
+	}
 	if w.old == nil {
 		return nil
 	}

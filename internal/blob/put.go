@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/purser-registry/purser/internal/fileowner"
 )
 
 // Putter is a store into which a restore or a move can put an object under the key that the
@@ -60,6 +62,9 @@ func PutFile(ctx context.Context, path string, size int64, r io.Reader) error {
 	f, err := os.OpenFile(path+partSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
 	if err != nil {
 		return err
+	}
+	if err := fileowner.Inherit(f); err != nil {
+		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
 	n, err := io.Copy(f, contextReader{ctx, io.LimitReader(r, size)})
 	if err == nil && n != size {

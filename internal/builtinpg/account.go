@@ -28,20 +28,18 @@ func (a *account) String() string {
 }
 
 // pickAccount chooses the account that runs PostgreSQL on a cluster. It returns nil if this
-// process isn't root. Otherwise it returns the cluster's owner, or, for a new cluster or one
-// that root owns, the first of the users purser, postgres and nobody that exists.
+// process isn't root. Otherwise it returns the cluster's owner or, for a new cluster or one that root
+// owns, the owner of its directory: root may have restored a backup for a service that runs as this
+// user. If that is root, it returns the first of the users purser, postgres and nobody that exists.
 func pickAccount(cluster string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	if fi, err := os.Stat(filepath.Join(cluster, "PG_VERSION")); err == nil {
-		if st := fi.Sys().(*syscall.Stat_t); st.Uid != 0 {
-			a := &account{uid: st.Uid, gid: st.Gid, name: strconv.FormatUint(uint64(st.Uid), 10)}
-			if u, err := user.LookupId(a.name); err == nil {
-				a.name = u.Username
-			}
-			return a, nil
-		}
+	if a := ownerAccount(filepath.Join(cluster, "PG_VERSION")); a != nil {
+		return a, nil
+	}
+	if a := ownerAccount(filepath.Dir(cluster)); a != nil && a.named() {
+		return a, nil // PostgreSQL makes a cluster only for a user that has a name
 	}
 	for _, name := range []string{"purser", "postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -57,6 +55,26 @@ func pickAccount(cluster string) (*account, error) {
 	}
 	return nil, errors.New("PostgreSQL does not run as root, and there is no user purser, postgres or nobody to run it: create one (useradd --system purser), or start as an ordinary user")
 }
+
+// ownerAccount returns the account that owns a file, or nil if that is root.
+func ownerAccount(path string) *account {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	st := fi.Sys().(*syscall.Stat_t)
+	if st.Uid == 0 {
+		return nil
+	}
+	a := &account{uid: st.Uid, gid: st.Gid, name: strconv.FormatUint(uint64(st.Uid), 10)}
+	if u, err := user.LookupId(a.name); err == nil {
+		a.name = u.Username
+	}
+	return a
+}
+
+// named says whether the account's user has a name.
+func (a *account) named() bool { return a.name != strconv.FormatUint(uint64(a.uid), 10) }
 
 // credential returns the user and group for a child process; nil means those of this process.
 func (a *account) credential() *syscall.Credential {

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -252,6 +254,39 @@ func TestAnotherUserRunsItWhenRoot(t *testing.T) {
 	s = begin(t, testOptions(dir))
 	if got := query(t, s.DSN(""), "SELECT 'here'"); got != "here" {
 		t.Errorf("the server answers %q", got)
+	}
+}
+
+// A new cluster in a directory of a service's user is this user's, whoever makes it, and one in the
+// directory of a user without a name isn't.
+func TestOwnerOfTheDirectoryRunsIt(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	daemon, err := user.Lookup("daemon")
+	must(t, err)
+	uid, err := strconv.Atoi(daemon.Uid)
+	must(t, err)
+	dir := newDir(t)
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.Chown(dir, uid, uid))
+	s := begin(t, testOptions(dir))
+	for _, file := range []string{s.cluster, filepath.Join(s.cluster, "PG_VERSION"), filepath.Join(dir, lockName)} {
+		fi, err := os.Stat(file)
+		must(t, err)
+		if owner := int(fi.Sys().(*syscall.Stat_t).Uid); owner != uid {
+			t.Errorf("%s belongs to %d, want %d", file, owner, uid)
+		}
+	}
+	end(t, s)
+	nameless := newDir(t)
+	must(t, os.Mkdir(nameless, 0o755))
+	must(t, os.Chown(nameless, 54321, 54321))
+	acct, err := pickAccount(filepath.Join(nameless, "cluster"))
+	must(t, err)
+	if acct.uid == 54321 {
+		t.Error("PostgreSQL would run as a user without a name")
 	}
 }
 

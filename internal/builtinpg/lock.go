@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/purser-registry/purser/internal/fileowner"
 )
 
 // lock is the ownership of a data directory: an flock on a file in it. The kernel releases it
@@ -34,6 +36,10 @@ func acquire(dir string) (*lock, error) {
 		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w; the directory belongs to %s: run as that user, or choose another data directory", err, ownerOf(dir))
 	}
 	if err != nil {
+		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w", err)
+	}
+	if err := fileowner.Inherit(f); err != nil {
+		f.Close()
 		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w", err)
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -111,7 +117,7 @@ func prepareDataDir(dir string) (string, error) {
 	if os.Geteuid() == 0 && !passesDirectory {
 		mode = 0o711 // PostgreSQL's user must be able to traverse it
 	}
-	if err := os.Mkdir(abs, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := fileowner.Mkdir(abs, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("making the data directory: %w", err)
 	}
 	if abs, err = filepath.EvalSymlinks(abs); err != nil {

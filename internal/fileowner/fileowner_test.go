@@ -1,0 +1,72 @@
+//go:build unix
+
+package fileowner_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/fileowner"
+)
+
+func owner(t *testing.T, path string) (uid, gid uint32) {
+	t.Helper()
+	fi, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := fi.Sys().(*syscall.Stat_t)
+	return st.Uid, st.Gid
+}
+
+// What root creates belongs to the owner of the place, and what others create stays theirs.
+func TestInherit(t *testing.T) {
+	t.Parallel()
+	place := t.TempDir()
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	if uid == 0 {
+		uid, gid = 4321, 8765
+		if err := os.Chown(place, int(uid), int(gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, file := filepath.Join(place, "directory"), filepath.Join(place, "directory", "file")
+	if err := fileowner.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := fileowner.Inherit(f); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, file} {
+		if u, g := owner(t, path); u != uid || g != gid {
+			t.Errorf("%s belongs to %d:%d, want %d:%d", path, u, g, uid, gid)
+		}
+	}
+	if err := fileowner.Mkdir(dir, 0o700); !os.IsExist(err) {
+		t.Errorf("a directory that is there: %v", err)
+	}
+}
+
+// A file in root's own directory stays root's.
+func TestInheritFromRoot(t *testing.T) {
+	t.Parallel()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	before, _ := owner(t, f.Name())
+	if err := fileowner.Inherit(f); err != nil {
+		t.Fatal(err)
+	}
+	if after, _ := owner(t, f.Name()); after != before {
+		t.Errorf("the owner was %d and is %d", before, after)
+	}
+}
