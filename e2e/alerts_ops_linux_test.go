@@ -38,6 +38,10 @@ var failures = []failure{
 	{"the workers of garbage collection are off", map[string]string{"PurserCollectionIsLate": "queue:manifests"}, 0, failCollection},
 	{"the S3 server is gone", map[string]string{"PurserStoreDoesNotDelete": "", "PurserDoomedBytesGrow": ""}, 500 * time.Hour, failS3},
 	{"the volume isn't mounted", map[string]string{"PurserWrongStore": ""}, 0, failVolume},
+	{"a disk becomes full", map[string]string{"PurserDiskFull": "of:blobs", "PurserDiskFills": "of:blobs"}, 0, failDisk},
+	{"nobody backs up, and a copy is damaged", map[string]string{
+		"PurserBackupIsOld": "", "PurserBackupIsUnverified": "", "PurserBackupDamaged": "",
+	}, 30 * time.Hour, failBackup},
 	{"an object was removed", map[string]string{"PurserBlobsLost": ""}, 0, failObject},
 	{"the database's clock is in doubt", map[string]string{"PurserDeletionRests": ""}, 0, failClock},
 	{"nobody renews the certificate", map[string]string{"PurserCertificateEnds": ""}, 0, failCertificate},
@@ -210,7 +214,7 @@ func failLooseKeys(t *testing.T) (healthy, first, second scrape) {
 	r.remote("repo", "delete", "acme/app", "--yes")
 	first = r.until(atLeast(1), failed)
 	first = r.until(atLeast(first.sum(oldest)), oldest)
-	return healthy, first, r.until(atLeast(first.sum(failed)+5), failed)
+	return healthy, first, r.until(atLeast(first.sum(failed)+1), failed) // the pauses between attempts become long
 }
 
 func failCollection(t *testing.T) (healthy, first, second scrape) {
@@ -292,6 +296,48 @@ func failObject(t *testing.T) (healthy, first, second scrape) {
 	}
 	first = r.until(atLeast(1), "purser_lost_blobs")
 	return healthy, first, first
+}
+
+func failDisk(t *testing.T) (healthy, first, second scrape) {
+	const free = `purser_disk_free_bytes{of="blobs"`
+	disk := smallDisk(t, 256)
+	r, _ := startFailing(t, "PURSER_STORAGE_FILESYSTEM_PATH="+filepath.Join(disk, "blobs"))
+	healthy = r.until(atLeast(200<<20), free)
+	use := func(name string, bytes int) {
+		if err := os.WriteFile(filepath.Join(disk, name), make([]byte, bytes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use("one", 200<<20)
+	first = r.until(func(n float64) bool { return n < 56<<20 }, free)
+	use("two", 10<<20)
+	return healthy, first, r.until(func(n float64) bool { return n < first.sum(free) }, free)
+}
+
+func failBackup(t *testing.T) (healthy, first, second scrape) {
+	dir, backups := newDir(t), newDir(t)
+	r, pg := startFailing(t, "PURSER_STORAGE_FILESYSTEM_PATH="+dir)
+	run := func(want int, args ...string) {
+		t.Helper()
+		env := []string{"PURSER_DATABASE_MAIN=" + pg.DSN(), "PURSER_STORAGE_FILESYSTEM_PATH=" + dir}
+		if code, out := purser(t, env, append(args, backups, "--data-dir", r.opt.dataDir)...); code != want {
+			t.Fatalf("purser %v exited with %d:\n%s", args, code, out)
+		}
+	}
+	run(0, "backup")
+	run(0, "backup", "verify")
+	healthy = r.until(atLeast(1), "purser_backup_last_verification_timestamp_seconds")
+	copies, err := filepath.Glob(filepath.Join(backups, "objects/*/*"))
+	if err != nil || len(copies) == 0 {
+		t.Fatalf("%d copies, %v", len(copies), err)
+	}
+	if err := os.Truncate(copies[0], 1); err != nil {
+		t.Fatal(err)
+	}
+	run(4, "backup", "verify")
+	pg.exec("UPDATE backups SET snapshot_at = snapshot_at - interval '2 days', verified_at = verified_at - interval '8 days'") // time passes
+	second = r.until(atLeast(1), "purser_backup_damaged")
+	return healthy, second, second
 }
 
 func failCertificate(t *testing.T) (healthy, first, second scrape) {

@@ -85,6 +85,7 @@ func TestOpsDocsBackup(t *testing.T) {
 	im.push(r, "later")
 	p.Inline("purser backup verify /srv/backup")
 	r.Stop()
+	p.restoreDamaged()
 
 	p.move("purser/postgres", "lost/second")
 	p.expect(p.Run("Restore the database alone"), "so young that a request may still be writing them: 3 objects")
@@ -113,6 +114,27 @@ func (p *docPage) imported(im *images) *registry {
 	p.expect(p.command("purser import"), "Imported 1 tag")
 	p.expect(p.command("purser import --finish"), "belong to Purser")
 	return r
+}
+
+// restoreDamaged restores the backup without one of its blobs, and brings back what was there before.
+func (p *docPage) restoreDamaged() {
+	p.t.Helper()
+	copies, err := filepath.Glob(p.path("backup/objects/*/*-*"))
+	if err != nil || len(copies) == 0 {
+		p.t.Fatalf("%d copies, %v", len(copies), err)
+	}
+	p.move("purser", "lost/whole")
+	if err := os.Rename(copies[0], p.path("lost/copy")); err != nil {
+		p.t.Fatal(err)
+	}
+	p.exits["purser restore /srv/backup"] = 4
+	p.Run("If the backup is damaged")
+	delete(p.exits, "purser restore /srv/backup")
+	if err := os.Rename(p.path("lost/copy"), copies[0]); err != nil {
+		p.t.Fatal(err)
+	}
+	p.move("purser", "lost/damaged")
+	p.move("lost/whole", "purser")
 }
 
 // restoreStore copies a backup's objects to their places.

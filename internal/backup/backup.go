@@ -59,13 +59,23 @@
 //
 // # Why a restore is whole
 //
-// A restore reads all files and compares their hashes before it changes anything. Then it
-// creates the tables of the backup's version in the empty database and stores there that a
-// restore has begun: no server starts on this database until the restore has ended. It copies
+// A restore reads all files and all objects and compares their hashes before it changes anything. A
+// damaged file of the database ends it. Objects that are damaged or missing don't: the others are
+// restored, and the blobs of these are marked as lost in the transaction that loads their rows, so
+// that clients are told that they don't exist, and push them again. (With Strict the restore ends.)
+// What is lost is what was found so before anything was changed: if an object is missing later that
+// was there then, the backup's volume may have been unmounted, and the restore stops.
+//
+// Then the restore creates the tables of the backup's version in the empty database and stores there
+// that a restore has begun: no server starts on this database until the restore has ended. It copies
 // the objects, gives the store its identity, and loads all rows in one transaction. So a killed
 // restore leaves either an empty database or a loaded one, with the note of what is to be done;
 // the next restore goes on. At the end it applies the newer migrations, and gives the audit log's
 // entries new transaction ids, since each server has ids of its own (see pullstats.SyncWorker).
+//
+// A store that is kept must be the backup's: it has the backup's identity, or it has lost its identity
+// and has at least half of a sample of the backup's objects. A store that another database has taken
+// over is taken back only if the operator names that database's identity.
 package backup
 
 import (
@@ -99,6 +109,9 @@ type Options struct {
 	// is complete. 0: all.
 	Keep   int
 	Purser string // the version of this program
+	// Deep reads the copies of objects that the target has, compares them with their digests, and
+	// copies those again that are damaged.
+	Deep bool
 	// Parallel is how many objects are copied at the same time. Default 4.
 	Parallel int
 	// Progress is called after each step, from one goroutine at a time. May be nil.
@@ -147,6 +160,8 @@ type run struct {
 	Options
 	told *teller
 	m    *Manifest
+	// damaged counts the damaged copies in the target for which the store has no whole object.
+	damaged int64
 }
 
 func (b *run) run(ctx context.Context) (Result, error) {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -241,11 +242,20 @@ func (b *run) copyAll(ctx context.Context) error {
 			return errors.Join(err, group.Wait())
 		}
 		for _, o := range some {
-			if size, ok := there[o.file()]; ok && size == o.size {
+			size, ok := there[o.file()]
+			ok = ok && size == o.size
+			if ok && !b.Deep {
 				b.told.object(0)
 				continue
 			}
 			group.Go(func() error {
+				if ok {
+					whole, err := b.isWhole(ctx, o)
+					if err != nil || whole {
+						b.told.object(o.size)
+						return err
+					}
+				}
 				err := b.copyOne(ctx, o)
 				mu.Lock()
 				defer mu.Unlock()
@@ -253,6 +263,9 @@ func (b *run) copyAll(ctx context.Context) error {
 				switch {
 				case errors.Is(err, errUnusable) && ctx.Err() == nil:
 					b.Log.WarnContext(ctx, "an object can't be copied", "key", o.key, "error", err)
+					if ok {
+						b.damaged++
+					}
 					if m.Missing++; len(m.FirstMissing) < 100 {
 						m.FirstMissing = append(m.FirstMissing, o.key)
 					}
@@ -275,6 +288,27 @@ func (b *run) copyAll(ctx context.Context) error {
 
 // errUnusable says that the source doesn't have the object, or has other bytes.
 var errUnusable = errors.New("the object is missing or damaged")
+
+// isWhole reads an object's copy in the target and returns whether it has the right bytes.
+func (b *run) isWhole(ctx context.Context, o object) (bool, error) {
+	err := readObject(ctx, b.Target, o)
+	if errors.Is(err, errUnusable) || errors.Is(err, blob.ErrNotFound) {
+		b.Log.WarnContext(ctx, "the backup's copy of an object is damaged and is made again", "key", o.key, "error", err)
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// readObject reads the copy of an object. It returns errUnusable or blob.ErrNotFound if the copy is damaged or missing.
+func readObject(ctx context.Context, t Target, o object) error {
+	r, err := t.Open(ctx, o.file())
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(io.Discard, newVerifier(o, r))
+	return err
+}
 
 func (b *run) copyOne(ctx context.Context, o object) error {
 	r, err := b.Store.Open(ctx, o.key, 0, -1)
@@ -309,6 +343,9 @@ func (v *verifier) Read(p []byte) (int, error) {
 	n, err := v.r.Read(p[:min(int64(len(p)), v.rest)])
 	v.sum.Write(p[:n])
 	v.rest -= int64(n)
+	if errors.Is(err, syscall.EIO) {
+		return 0, fmt.Errorf("%w: the disk can't read it: %w", errUnusable, err)
+	}
 	if v.rest > 0 {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return 0, fmt.Errorf("%w: it has %d bytes fewer than %d", errUnusable, v.rest, v.size)
@@ -331,9 +368,9 @@ func (v *verifier) Read(p []byte) (int, error) {
 // the store had, since somebody else is changing the target then.
 func (b *run) confirm(ctx context.Context) error {
 	absent, err := absent(ctx, b.Target, b.m, nil)
-	if err == nil && absent != b.m.Blobs.Missing {
+	if known := b.m.Blobs.Missing - b.damaged; err == nil && absent != known {
 		err = fmt.Errorf("%d objects that were copied to %s aren't there any more: does another program delete them? Start the backup again",
-			absent-b.m.Blobs.Missing, b.Target.Place())
+			absent-known, b.Target.Place())
 	}
 	return err
 }

@@ -1,24 +1,21 @@
 package backup
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -34,9 +31,19 @@ type RestoreOptions struct {
 	Store blob.Store
 	Place string
 	// Keep makes the restored registry use the objects that the store has. The store must have
-	// the backup's identity. Without it the backup must have copies of the objects, and the
-	// store must be empty.
+	// the backup's identity or, with at least half of a sample of the backup's objects, none or
+	// that of the database Main. Then it gets the backup's identity. Without Keep the backup must
+	// have copies of the objects, and the store must be empty.
 	Keep bool
+	// From is another identity that the store may have with Keep. It is taken away from the
+	// database that has it.
+	From string
+	// Strict refuses a backup that lacks objects or has damaged ones. Otherwise their blobs are
+	// marked as lost.
+	Strict bool
+	// Force restores although the backup lacks more than half of its objects or, with Keep,
+	// although a store without identity does, or its identity is damaged.
+	Force bool
 	// NewIdentity gives database and store a new identity, for a registry beside the one that
 	// was backed up. It isn't possible with Keep.
 	NewIdentity bool
@@ -66,10 +73,20 @@ type Restored struct {
 	Identity string `json:"store"` // of database and store
 	Rows     int64  `json:"rows"`
 	Objects  int64  `json:"objects"` // that were copied, in this run
-	// Missing counts the objects that the backup hasn't, so that they couldn't be restored.
-	Missing int64 `json:"missing"`
+	// Lost counts the blobs that are marked as lost now, because the backup lacks their objects
+	// or has other bytes.
+	Lost int64 `json:"lost"`
+	// FirstLost has up to 100 of them.
+	FirstLost []LostBlob `json:"first_lost,omitempty"`
 	// Uncounted is the number of pulls in the audit log that the statistics will count.
 	Uncounted int64 `json:"uncounted_pulls"`
+}
+
+// LostBlob is a blob whose object couldn't be restored.
+type LostBlob struct {
+	Digest       oci.Digest `json:"digest"`
+	Size         int64      `json:"size"`                   // bytes
+	Repositories []string   `json:"repositories,omitempty"` // up to three of those that have it
 }
 
 // ErrNotEmpty says that a database or blob store has something, so that nothing can be restored
@@ -81,12 +98,21 @@ type note struct {
 	Backup   string `json:"backup"`
 	Identity string `json:"store"`
 	Loaded   bool   `json:"loaded"` // the rows are there
+	// From is the identity that the store had when the restore began; "" is none.
+	From string `json:"from,omitempty"`
+	Lost int64  `json:"lost,omitempty"` // blobs that were marked as lost; known once the rows are there
+}
+
+// parseNote is the opposite of String.
+func parseNote(text string) (n note, err error) {
+	err = json.Unmarshal([]byte(text), &n)
+	return n, err
 }
 
 func (n note) String() string {
 	b, err := json.Marshal(n)
 	if err != nil {
-		panic(err) // can't happen: it has strings and a bool
+		panic(err) // can't happen: it has nothing that JSON hasn't
 	}
 	return string(b)
 }
@@ -102,7 +128,7 @@ func Restore(ctx context.Context, o RestoreOptions) (Restored, error) {
 		o.reached = func(string) error { return nil }
 	}
 	r := &restore{RestoreOptions: o, m: o.Manifest, told: newTeller(o.Progress)}
-	r.out = Restored{ID: r.m.ID, Rows: r.m.Rows(), Missing: r.m.Blobs.Missing}
+	r.out = Restored{ID: r.m.ID, Rows: r.m.Rows()}
 	if err := r.check(); err != nil {
 		return r.out, err
 	}
@@ -119,7 +145,10 @@ type restore struct {
 	conn  *pgx.Conn // to the metadata's database
 	stats *pgx.Conn // to the statistics' database; conn if it is the same
 	note  note
-	out   Restored
+	lost  lostBlobs
+	// expected is the number of objects that inspect has found missing or damaged.
+	expected int64
+	out      Restored
 }
 
 // check looks at the options alone.
@@ -131,6 +160,10 @@ func (r *restore) check() error {
 		return fmt.Errorf("backup %s was made by Purser %s, whose schema is newer: %w", r.m.ID, r.m.Purser, db.ErrNewerSchema)
 	case r.Keep && r.NewIdentity:
 		return errors.New("a store that has the registry's objects already keeps its identity")
+	case r.Keep && r.Strict:
+		return errors.New("the objects of a store that is kept aren't compared with the backup: \"purser check\" does that afterwards")
+	case !r.Keep && r.From != "":
+		return errors.New("only a store that is kept can be taken away from another database")
 	case !r.Keep && r.m.Blobs.Which != Copy:
 		return fmt.Errorf("backup %s has no copies of the blobs, only their names: they are taken from the registry's blob store, if it is asked to keep what it has", r.m.ID)
 	}
@@ -141,7 +174,7 @@ func (r *restore) run(ctx context.Context) error {
 	if err := verifyFiles(ctx, r.Target, r.m, r.told); err != nil {
 		return err
 	}
-	if err := r.complete(ctx); err != nil {
+	if err := r.inspect(ctx); err != nil {
 		return err
 	}
 	done, err := r.connect(ctx)
@@ -160,26 +193,13 @@ func (r *restore) run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// complete verifies that the target has the objects that it is to have.
-func (r *restore) complete(ctx context.Context) error {
-	if r.Keep {
-		return nil
-	}
-	r.told.step("looking for blobs in the backup")
-	n, err := absent(ctx, r.Target, r.m, nil)
-	if err == nil && n > r.m.Blobs.Missing {
-		err = fmt.Errorf("%w: %s has %d objects fewer than when backup %s was made", ErrDamaged, r.Target.Place(), n-r.m.Blobs.Missing, r.m.ID)
-	}
-	return err
-}
-
 // connect opens the connections, and takes the lock that lets one restore run.
 func (r *restore) connect(ctx context.Context) (func(), error) {
 	conn, done, err := db.Connect(ctx, r.Main)
 	if err != nil {
 		return nil, err
 	}
-	r.conn, r.stats = conn, conn
+	r.conn, r.stats, r.lost.conn = conn, conn, conn
 	if err := gc.PauseSweeps(ctx, conn); err != nil {
 		done()
 		return nil, err
@@ -221,15 +241,15 @@ func (r *restore) begin(ctx context.Context) error {
 		if err := db.MarkRestoring(ctx, r.conn, r.note.String()); err != nil {
 			return err
 		}
-	} else if err := json.Unmarshal([]byte(old), &r.note); err != nil || r.note.Backup != r.m.ID {
+	} else if r.note, err = parseNote(old); err != nil || r.note.Backup != r.m.ID {
 		return fmt.Errorf("a restore of backup %s into this database was interrupted: go on with that one, or use another, empty database", r.note.Backup)
 	}
 	r.out.Identity = r.note.Identity
-	there, err := r.Store.Identity(ctx)
+	there, err := r.identity(ctx)
 	if err != nil {
 		return err
 	}
-	if there != r.note.Identity && (there != "" || r.Keep) {
+	if there != r.note.Identity && there != r.note.From && !r.mayTake(there) {
 		return fmt.Errorf("the blob store at %s has the identity %s, and not %s: it isn't the one into which the restore began, or the backup's",
 			r.Place, cmp.Or(there, "(none)"), r.note.Identity)
 	}
@@ -248,7 +268,7 @@ func (r *restore) first(ctx context.Context) error {
 	if err := db.MigrateTo(ctx, r.Main, r.m.Schema.Main, db.MigrateOptions{Partitions: r.Partitions}); err != nil {
 		return err
 	}
-	r.note = note{Backup: r.m.ID, Identity: r.m.Store}
+	r.note.Backup, r.note.Identity = r.m.ID, r.m.Store
 	if r.NewIdentity {
 		r.note.Identity = uuid.NewString()
 	}
@@ -290,7 +310,7 @@ func (r *restore) fill(ctx context.Context) error {
 	if err := r.reached("metadata"); err != nil {
 		return err
 	}
-	r.note.Loaded = true
+	r.note.Loaded, r.note.Lost = true, r.lost.n
 	parts := []Part{r.m.Main}
 	if r.stats == r.conn && !r.statsStay {
 		parts = append(parts, r.m.Stats)
@@ -315,6 +335,14 @@ func (r *restore) fill(ctx context.Context) error {
 				return err
 			}
 		}
+		if err := r.lost.mark(ctx, tx); err != nil {
+			return err
+		}
+		if r.NewIdentity { // the backups are the other registry's
+			if _, err := tx.Exec(ctx, "DELETE FROM backups"); err != nil {
+				return fmt.Errorf("forgetting the other registry's backups: %w", err)
+			}
+		}
 		return db.MarkRestoring(ctx, tx, r.note.String())
 	})
 }
@@ -332,66 +360,10 @@ func ownImported(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// objects copies the objects into the store, except those that it has from an earlier attempt.
-func (r *restore) objects(ctx context.Context) error {
-	to, ok := r.Store.(blob.Putter)
-	if !ok {
-		return errors.New("the blob store can't take objects under their keys")
-	}
-	r.told.step("copying blobs")
-	r.told.total(r.m.Blobs.Count)
-	list := openObjects(ctx, r.Target, r.m)
-	defer list.r.Close()
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(r.Parallel)
-	for ctx.Err() == nil {
-		some, err := list.group()
-		if err != nil || len(some) == 0 {
-			return errors.Join(err, group.Wait())
-		}
-		for _, o := range some {
-			group.Go(func() error {
-				copied, err := r.object(ctx, to, o)
-				r.told.change(func(p *Progress) {
-					if p.Objects++; copied {
-						p.Bytes += o.size
-						r.out.Objects++
-					}
-				})
-				return err
-			})
-		}
-	}
-	return errors.Join(group.Wait(), ctx.Err())
-}
-
-func (r *restore) object(ctx context.Context, to blob.Putter, o object) (copied bool, err error) {
-	if err := r.reached("object"); err != nil {
-		return false, err
-	}
-	if wrong, err := blob.Look(ctx, r.Store, o.key, o.size); err != nil || wrong == "" {
-		return false, err
-	}
-	from, err := r.Target.Open(ctx, o.file())
-	if errors.Is(err, blob.ErrNotFound) && r.m.Blobs.Missing > 0 {
-		return false, nil // complete has compared the number
-	}
-	if err != nil {
-		return false, err
-	}
-	defer from.Close()
-	if err := to.Put(ctx, o.key, o.size, newVerifier(o, from)); err != nil {
-		if errors.Is(err, errUnusable) {
-			err = fmt.Errorf("%w: object %s: %w", ErrDamaged, o.key, err)
-		}
-		return false, err
-	}
-	return true, nil
-}
-
 // identify gives the store its identity.
 func (r *restore) identify(ctx context.Context) error {
-	if err := r.Store.SetIdentity(ctx, r.note.Identity, false); err != nil {
+	replace := r.Keep && (r.From != "" || r.Force) || r.note.From != "" && r.note.From != r.note.Identity
+	if err := r.Store.SetIdentity(ctx, r.note.Identity, replace); err != nil {
 		return err
 	}
 	there, err := r.Store.Identity(ctx)
@@ -435,6 +407,11 @@ func (r *restore) finish(ctx context.Context) error {
 	if _, err := main.AnalyzeGrown(ctx); err != nil {
 		return err
 	}
+	if r.out.Lost = r.note.Lost; r.out.Lost > 0 {
+		if r.out.FirstLost, err = namesOfLost(ctx, main, r.out.Lost); err != nil {
+			return err
+		}
+	}
 	if err := r.reached("end"); err != nil {
 		return err
 	}
@@ -471,203 +448,4 @@ func beginAnew(ctx context.Context, main, stats *db.DB, transfer bool, log *slog
 		return 0, err
 	}
 	return uncounted, webhook.BeginAnew(ctx, main)
-}
-
-// loader loads parts of a backup.
-type loader struct {
-	t    Target
-	dir  string
-	told *teller
-	// again says that the rows of an earlier attempt are to be replaced.
-	again bool
-}
-
-// load replaces the rows of all tables of the parts, and calls `last`, in one transaction.
-func (l loader) load(ctx context.Context, conn *pgx.Conn, parts []Part, last func(tx pgx.Tx) error) error {
-	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
-		return fmt.Errorf("setting up the session: %w", err)
-	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		triggers, err := disableTriggers(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if err := empty(ctx, tx, parts, l.again); err != nil {
-			return err
-		}
-		if err := skipForeignKeys(ctx, tx, true); err != nil {
-			return err
-		}
-		for _, p := range parts {
-			if err := l.part(ctx, tx, p); err != nil {
-				return err
-			}
-		}
-		if err := skipForeignKeys(ctx, tx, false); err != nil {
-			return err
-		}
-		if last != nil {
-			if err := last(tx); err != nil {
-				return err
-			}
-		}
-		// Deferred foreign keys are checked now, since a table can't be altered before.
-		if _, err := tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
-			return fmt.Errorf("checking foreign keys: %w", err)
-		}
-		return enableTriggers(ctx, tx, triggers)
-	})
-}
-
-// skipForeignKeys lets the transaction insert rows without checking foreign keys, if the role may
-// do that, as a superuser may. The checks would take most of the time of a load, and the rows
-// satisfied them in the snapshot from which they come. Where the role may not, PostgreSQL
-// checks each row.
-func skipForeignKeys(ctx context.Context, tx pgx.Tx, skip bool) error {
-	role := "origin"
-	if skip {
-		role = "replica"
-	}
-	_, err := tx.Exec(ctx, `
-		SELECT set_config('session_replication_role', $1, true)
-		WHERE has_parameter_privilege('session_replication_role', 'SET')`, role)
-	if err != nil {
-		return fmt.Errorf("skipping the checks of foreign keys: %w", err)
-	}
-	return nil
-}
-
-// disableTriggers disables the triggers that an earlier migration has installed, since the rows
-// that they would write are in the backup too. It returns the tables that have any. It locks
-// them, so that no server writes into them meanwhile.
-func disableTriggers(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT format('%I.%I', n.nspname, c.relname) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-		JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE NOT t.tgisinternal AND t.tgenabled = 'O' AND c.relkind IN ('r', 'p') AND n.nspname IN (current_schema(), 'partitions')
-		ORDER BY 1`)
-	if err != nil {
-		return nil, fmt.Errorf("listing triggers: %w", err)
-	}
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("listing triggers: %w", err)
-	}
-	for _, table := range tables {
-		if _, err := tx.Exec(ctx, "ALTER TABLE ONLY "+table+" DISABLE TRIGGER USER"); err != nil {
-			return nil, fmt.Errorf("disabling triggers: %w", err)
-		}
-	}
-	return tables, nil
-}
-
-func enableTriggers(ctx context.Context, tx pgx.Tx, tables []string) error {
-	for _, table := range tables {
-		if _, err := tx.Exec(ctx, "ALTER TABLE ONLY "+table+" ENABLE TRIGGER USER"); err != nil {
-			return fmt.Errorf("enabling triggers: %w", err)
-		}
-	}
-	return nil
-}
-
-// empty deletes the rows that migrations have inserted, except those that describe the
-// database itself. Unless `again` is set, it refuses tables with content: a server may have been
-// started meanwhile.
-func empty(ctx context.Context, tx pgx.Tx, parts []Part, again bool) error {
-	var names []string
-	settings := false
-	for _, p := range parts {
-		for _, t := range p.Tables {
-			if t.Name == settingsTable {
-				settings = true
-				continue
-			}
-			names = append(names, pgx.Identifier{t.Name}.Sanitize())
-		}
-	}
-	if _, err := tx.Exec(ctx, "LOCK TABLE "+strings.Join(names, ", ")+" IN ACCESS EXCLUSIVE MODE"); err != nil {
-		return fmt.Errorf("locking the tables: %w", err)
-	}
-	if settings { // the metadata decides; the statistics may be loaded from an earlier attempt
-		for _, table := range contentTables {
-			some, err := hasRows(ctx, tx, table)
-			if err != nil {
-				return err
-			}
-			if some && !isStats(table) && !again {
-				return fmt.Errorf("table %s has got rows since the restore began, so a server is running: %w", table, ErrNotEmpty)
-			}
-		}
-		if _, err := tx.Exec(ctx, "DELETE FROM settings WHERE name NOT IN ('history', 'partitions')"); err != nil {
-			return fmt.Errorf("deleting the defaults of settings: %w", err)
-		}
-	}
-	if _, err := tx.Exec(ctx, "TRUNCATE "+strings.Join(names, ", ")); err != nil {
-		return fmt.Errorf("deleting the rows of migrations: %w", err)
-	}
-	return nil
-}
-
-func (l loader) part(ctx context.Context, tx pgx.Tx, p Part) error {
-	for _, t := range p.Partitions {
-		if err := makePartition(ctx, tx, t); err != nil {
-			return err
-		}
-	}
-	for _, t := range p.Tables {
-		if err := l.table(ctx, tx, t); err != nil {
-			return fmt.Errorf("loading table %s: %w", t.Name, err)
-		}
-	}
-	for _, s := range p.Sequences {
-		quoted := pgx.Identifier{s.Name}.Sanitize()
-		if _, err := tx.Exec(ctx, "SELECT setval($1::regclass, $2, $3)", quoted, s.Value, s.Called); err != nil {
-			return fmt.Errorf("setting sequence %s: %w", s.Name, err)
-		}
-	}
-	return nil
-}
-
-// makePartition creates a partition that the migrations haven't created.
-func makePartition(ctx context.Context, tx pgx.Tx, p Partition) error {
-	name, parent := pgx.Identifier{p.Name}.Sanitize(), pgx.Identifier{p.Parent}.Sanitize()
-	if p.Schema != "" {
-		name = pgx.Identifier{p.Schema, p.Name}.Sanitize()
-	}
-	bound := p.Bound
-	for _, sql := range []string{
-		"CREATE TABLE IF NOT EXISTS " + name + " PARTITION OF " + parent + " " + bound,
-		"REVOKE ALL ON " + name + " FROM PUBLIC",
-	} {
-		if _, err := tx.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("creating partition %s: %w", p.Name, err)
-		}
-	}
-	return nil
-}
-
-func (l loader) table(ctx context.Context, tx pgx.Tx, t Table) error {
-	r := newChunkReader(ctx, l.t, l.dir, t.Files)
-	defer r.Close()
-	list, name := columns(t), pgx.Identifier{t.Name}.Sanitize()
-	tag, err := tx.Conn().PgConn().CopyFrom(ctx, tellingReader{r, l.told}, "COPY "+name+" ("+list+") FROM STDIN")
-	if err != nil {
-		return err
-	}
-	if tag.RowsAffected() != t.Rows {
-		return fmt.Errorf("%w: table %s has %d rows instead of %d", ErrDamaged, t.Name, tag.RowsAffected(), t.Rows)
-	}
-	return nil
-}
-
-// tellingReader tells how many lines were read.
-type tellingReader struct {
-	r    io.Reader
-	told *teller
-}
-
-func (t tellingReader) Read(p []byte) (int, error) {
-	n, err := t.r.Read(p)
-	t.told.rows(int64(bytes.Count(p[:n], []byte{'\n'})), int64(n))
-	return n, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"golang.org/x/sync/errgroup"
 
@@ -19,14 +20,18 @@ type VerifyOptions struct {
 	Deep bool
 	// Store, if it isn't nil, is a store in which a backup without objects looks for them.
 	Store    blob.Store
-	Parallel int            // objects that are looked at at the same time; default 4
+	Parallel int            // objects that are looked at at the same time; default 4, or one for each core
 	Progress func(Progress) // may be nil
+
+	// copied, if it isn't nil, says of an object that it needn't be looked at.
+	copied func(context.Context, object) (bool, error)
 }
 
 // Verification is what Verify has found.
 type Verification struct {
 	Rows    int64 `json:"rows"`
 	Objects int64 `json:"objects"`
+	Deep    bool  `json:"deep"` // the bytes of the objects were read
 	// Missing counts the objects that can't be restored: the target (or, for a backup by
 	// reference, the store) doesn't have them with their size, or with Deep their digest. It
 	// includes those that were missing already when the backup was made.
@@ -38,11 +43,15 @@ type Verification struct {
 // file is missing or has other bytes.
 func Verify(ctx context.Context, o VerifyOptions) (Verification, error) {
 	told := newTeller(o.Progress)
-	v := Verification{Rows: o.Manifest.Rows(), Objects: o.Manifest.Blobs.Count}
 	if err := verifyFiles(ctx, o.Target, o.Manifest, told); err != nil {
-		return v, err
+		return Verification{Rows: o.Manifest.Rows(), Objects: o.Manifest.Blobs.Count}, err
 	}
-	var err error
+	return verifyObjects(ctx, o, told)
+}
+
+// verifyObjects looks for the objects of a backup.
+func verifyObjects(ctx context.Context, o VerifyOptions, told *teller) (v Verification, err error) {
+	v = Verification{Rows: o.Manifest.Rows(), Objects: o.Manifest.Blobs.Count, Deep: o.Deep && o.Manifest.Blobs.Which == Copy}
 	missing := func(ob object) {
 		if v.Missing++; len(v.FirstMissing) < 100 {
 			v.FirstMissing = append(v.FirstMissing, ob.key)
@@ -52,13 +61,12 @@ func Verify(ctx context.Context, o VerifyOptions) (Verification, error) {
 	case o.Manifest.Blobs.Which == Copy && o.Deep:
 		told.step("reading blobs")
 		err = o.each(ctx, told, missing, func(ctx context.Context, ob object) error {
-			r, err := o.Target.Open(ctx, ob.file())
-			if err != nil {
-				return err
+			if o.copied != nil {
+				if done, err := o.copied(ctx, ob); err != nil || done {
+					return err
+				}
 			}
-			defer r.Close()
-			_, err = io.Copy(io.Discard, newVerifier(ob, r))
-			return err
+			return readObject(ctx, o.Target, ob)
 		})
 	case o.Manifest.Blobs.Which == Copy:
 		told.step("looking for blobs")
@@ -82,7 +90,7 @@ func (o VerifyOptions) each(ctx context.Context, told *teller, missing func(obje
 	list := openObjects(ctx, o.Target, o.Manifest)
 	defer list.r.Close()
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(max(o.Parallel, 4))
+	group.SetLimit(max(o.Parallel, 4, runtime.GOMAXPROCS(0)))
 	for ctx.Err() == nil {
 		some, err := list.group()
 		if err != nil || len(some) == 0 {

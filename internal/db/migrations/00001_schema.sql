@@ -95,6 +95,22 @@ CREATE TABLE store_identity (
     confirmed_at timestamptz
 );
 
+-- backups has a row for each place into which "purser backup" has written complete backups of this
+-- registry. "purser backup verify" writes what it has found there. Metrics and alerts tell by these
+-- rows that backups have become old, or are damaged.
+CREATE TABLE backups (
+    place        text PRIMARY KEY,
+    backup       text NOT NULL,
+    snapshot_at  timestamptz NOT NULL,
+    verified_at  timestamptz,
+    problem      text NOT NULL DEFAULT '',
+    problem_deep boolean NOT NULL DEFAULT false
+);
+COMMENT ON COLUMN backups.backup IS 'the newest complete one';
+COMMENT ON COLUMN backups.verified_at IS 'when the newest backup of that time was last found whole';
+COMMENT ON COLUMN backups.problem IS 'what the newest backup, or the last verification of it, has found to be missing or damaged; empty: nothing';
+COMMENT ON COLUMN backups.problem_deep IS 'whether the problem was found by reading all copies, so that only reading them again can say that it is gone';
+
 -- ---------------------------------------------------------------------------------------------
 -- Namespaces and repositories, and the trash
 --

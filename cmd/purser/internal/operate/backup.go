@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -44,7 +45,7 @@ func (t *targetFlags) open(text string, cfg *config.Config) (backup.Target, erro
 func backupCommand(src *command.Source) *cobra.Command {
 	var t targetFlags
 	blobs := string(backup.Copy)
-	keep := 0
+	keep, deep := 0, false
 	cmd := &cobra.Command{
 		Use:   "backup TARGET",
 		Short: "Back up the database and the blobs, while the registry serves",
@@ -62,17 +63,21 @@ func backupCommand(src *command.Source) *cobra.Command {
 	t.add(cmd.Flags())
 	cmd.Flags().StringVar(&blobs, "blobs", blobs, "`copy` the blobs, or only write a list of them: reference")
 	cmd.Flags().Var(command.Number(&keep, 0, 1_000_000), "keep", "keep the `N` newest complete backups in TARGET, and delete older ones; 0: keep all")
+	cmd.Flags().BoolVar(&deep, "deep", false, "also read the copies of blobs that TARGET has, and copy damaged ones again")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		which := backup.Which(blobs)
 		if which != backup.Copy && which != backup.Reference {
 			return command.Usagef("--blobs: %q isn't possible: use copy or reference", blobs)
+		}
+		if deep && which != backup.Copy {
+			return command.Usagef("--deep reads the copies of blobs, and --blobs %s makes none", blobs)
 		}
 		return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 			target, err := t.open(args[0], cfg)
 			if err != nil {
 				return err
 			}
-			return runBackup(cmd, cfg, dsn, backup.Options{Target: target, Blobs: which, Keep: keep}, *out)
+			return runBackup(cmd, cfg, dsn, backup.Options{Target: target, Blobs: which, Keep: keep, Deep: deep}, *out)
 		})
 	}
 	cmd.AddCommand(backupListCommand(src), backupVerifyCommand(src))
@@ -104,6 +109,7 @@ func runBackup(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Opti
 	r, err := backup.Run(ctx, o)
 	progress.Clear()
 	if r.Manifest != nil {
+		noteBackup(ctx, cmd, metadata, o.Target.Place(), r.Manifest, o.Deep)
 		if printErr := out.Print(cmd.OutOrStdout(), newBackupReport(r), func(w io.Writer) error { return writeBackup(w, r, o) }); printErr != nil {
 			return errors.Join(err, printErr)
 		}
@@ -268,7 +274,8 @@ func backupVerifyCommand(src *command.Source) *cobra.Command {
 		Use:   "verify TARGET",
 		Short: "Verify that a backup can be restored",
 		Long: "Read all files of a backup's database and compare their hashes, and look for all of its blobs. A backup\n" +
-			"that has no copies of the blobs needs those in the configured blob store.\n\n" + targetText +
+			"that has no copies of the blobs needs those in the configured blob store. If the registry's database can\n" +
+			"be reached, the result is noted there, for metrics and \"purser doctor\".\n\n" + targetText +
 			"\nThe exit code is 1 if the backup is damaged, and 4 if it lacks blobs.",
 		Args: cobra.ExactArgs(1),
 	}
@@ -294,6 +301,7 @@ func backupVerifyCommand(src *command.Source) *cobra.Command {
 		}
 		v, err := backup.Verify(cmd.Context(), o)
 		progress.Clear()
+		noteVerification(cmd, cfg, o, v, err)
 		if err != nil {
 			return err
 		}
@@ -310,11 +318,22 @@ func backupVerifyCommand(src *command.Source) *cobra.Command {
 
 func writeVerification(w io.Writer, m *backup.Manifest, v backup.Verification) error {
 	text := fmt.Sprintf("Backup %s is intact: %s, %s.\n", m.ID, command.Count(v.Rows, "row"), command.Count(v.Objects, "object"))
+	if !v.Deep && v.Objects > 0 {
+		where, reads := "there", "--deep"
+		if m.Blobs.Which == backup.Reference {
+			where, reads = "in the blob store", `"purser check --deep"`
+		}
+		text = fmt.Sprintf("The database's part of backup %s is intact (%s), and all of its %s are %s with their sizes. Their bytes\n"+
+			"weren't read: %s does that.\n", m.ID, command.Count(v.Rows, "row"), command.Count(v.Objects, "object"), where, reads)
+	}
 	if v.Missing > 0 {
 		text = fmt.Sprintf("The database's part of backup %s is intact (%s), but %s of %s are missing or damaged:\n", m.ID, command.Count(v.Rows, "row"),
 			humanize.Comma(v.Missing), command.Count(v.Objects, "object"))
 		for _, key := range v.FirstMissing[:min(len(v.FirstMissing), maxExamples)] {
 			text += "  " + key + "\n"
+		}
+		if m.Blobs.Which == backup.Copy {
+			text += "If the registry has them, \"purser backup --deep\" copies them again. \"purser restore\" restores all others.\n"
 		}
 	}
 	_, err := io.WriteString(w, text)
@@ -332,14 +351,20 @@ func restoreCommand(src *command.Source) *cobra.Command {
 			"be empty. With --keep-store the blob store keeps what it has, and must be the one of the registry that\n" +
 			"was backed up: so is a backup restored that has no copies of the blobs, or when only the database was lost.\n" +
 			"Two registries must never run on one blob store: make sure that the old one doesn't.\n\n" + targetText +
-			"\nThe backup is verified first. A restore that was interrupted goes on when it is run again; until it has\n" +
-			"ended, no server starts on the database.",
+			"\nThe whole backup is read and compared with its hashes first. Blobs that it lacks, or whose bytes are damaged,\n" +
+			"are marked as lost, so that clients push them again, and all others are restored; with --strict nothing is\n" +
+			"restored then. A restore that was interrupted goes on when it is run again; until it has ended, no server\n" +
+			"starts on the database.\n\n" +
+			"The exit code is 4 if blobs were marked as lost, and 1 if the backup couldn't be restored.",
 		Args: cobra.ExactArgs(1),
 	}
 	out := command.AddFormat(cmd)
 	t.add(cmd.Flags())
 	cmd.Flags().StringVar(&id, "backup", "", "restore the backup with this `ID` (default: the newest complete one)")
 	cmd.Flags().BoolVar(&o.Keep, "keep-store", false, "restore the database alone, and use the blobs that the store has")
+	cmd.Flags().BoolVar(&o.Strict, "strict", false, "restore nothing if the backup lacks blobs or has damaged ones")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "restore although more than half of the blobs are missing or damaged")
+	cmd.Flags().StringVar(&o.From, "from", "", "with --keep-store: take the store away from the database whose store has this `ID`")
 	cmd.Flags().BoolVar(&o.NewIdentity, "new-identity", false, "give database and store a new identity, to run beside the registry that was backed up")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		// The backup is looked for first, so that a wrong TARGET doesn't create a database.
@@ -368,7 +393,7 @@ func runRestore(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Res
 	if o.Log, err = command.NewLogger(progress, cfg.Log); err != nil {
 		return err
 	}
-	o.Store, err = backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: o.Keep})
+	o.Store, err = backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: o.Keep && !o.Force, Complete: o.Keep})
 	if err != nil {
 		return err
 	}
@@ -387,11 +412,33 @@ func runRestore(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Res
 		return err
 	}
 	defer metadata.Close()
-	entry := audit.Entry{Kind: audit.RunRestore, Detail: map[string]any{"target": o.Target.Place(), "backup": r.ID}}
+	if !o.NewIdentity {
+		noteBackup(ctx, cmd, metadata, o.Target.Place(), o.Manifest, false)
+	}
+	entry := audit.Entry{Kind: audit.RunRestore, Detail: map[string]any{"target": o.Target.Place(), "backup": r.ID, "lost": r.Lost}}
 	if err := audit.New(metadata).Append(ctx, entry); err != nil {
 		return err
 	}
-	return out.Print(cmd.OutOrStdout(), r, func(w io.Writer) error { return writeRestored(w, o, r) })
+	if err := out.Print(cmd.OutOrStdout(), r, func(w io.Writer) error { return writeRestored(w, o, r) }); err != nil {
+		return err
+	}
+	if r.Lost > 0 {
+		return command.ExitCode(command.ExitFindings)
+	}
+	return nil
+}
+
+// writeLost says which blobs a restore has marked as lost.
+func writeLost(r backup.Restored) string {
+	text := fmt.Sprintf("\nLost: %s, which the backup lacks or has damaged. Clients are told that lost blobs don't exist. Push their\n"+
+		"images again to bring them back; with crane or regctl under another tag, since they skip a tag that is there.\n", command.Count(r.Lost, "blob"))
+	for _, l := range r.FirstLost[:min(len(r.FirstLost), maxExamples)] {
+		text += fmt.Sprintf("  %s  %s  %s\n", l.Digest, command.Size(l.Size), strings.Join(l.Repositories, ", "))
+	}
+	if r.Lost > maxExamples {
+		text += "  …\n"
+	}
+	return text + "\"purser check\" lists all of them, with the repositories that have them.\n"
 }
 
 func writeRestored(w io.Writer, o backup.RestoreOptions, r backup.Restored) error {
@@ -399,8 +446,8 @@ func writeRestored(w io.Writer, o backup.RestoreOptions, r backup.Restored) erro
 	if !o.Keep {
 		text += fmt.Sprintf("Copied %s into the blob store at %s.\n", command.Count(r.Objects, "object"), o.Place)
 	}
-	if r.Missing > 0 {
-		text += fmt.Sprintf("The backup lacks %s, which the store had lost: \"purser check --repair\" marks their blobs as lost, so that clients push them again.\n", command.Count(r.Missing, "object"))
+	if r.Lost > 0 {
+		text += writeLost(r)
 	}
 	text += `
 Next:

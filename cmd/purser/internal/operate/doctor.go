@@ -145,6 +145,7 @@ func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
 	d.look("the servers' settings", func() error { return d.examineServers(ctx) })
 	d.look("the planner's statistics", func() error { return d.examineStatistics(ctx) })
 	d.look("the blob store", func() error { return d.examineStore(ctx, log) })
+	d.look("backups", func() error { return d.examineBackups(ctx) })
 	d.look("the background work", func() error {
 		c := catalog.New(catalog.Options{DB: d.db, CacheOff: true, Log: log})
 		clocks, err := backend.NewClock(d.cfg, clock.Options{DB: d.db, Log: log})

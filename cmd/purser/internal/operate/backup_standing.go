@@ -1,0 +1,100 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/internal/backup"
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc/explain"
+)
+
+const (
+	// oldBackup and oldVerification are from which age on a backup and its verification are overdue, here
+	// and in deploy/prometheus/alerts.yaml.
+	oldBackup       = 2 * 24 * time.Hour
+	oldVerification = 8 * 24 * time.Hour
+	// unprotected is the age of content from which on the doctor asks whether there are backups.
+	unprotected = 7 * 24 * time.Hour
+	// noteWithin is how long noting the result of a verification may take.
+	noteWithin = 30 * time.Second
+)
+
+// noteVerification notes in the registry's database what a verification has found, if the database can
+// be reached, and says so if it can't. The verification counts all the same.
+func noteVerification(cmd *cobra.Command, cfg *config.Config, o backup.VerifyOptions, v backup.Verification, found error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), noteWithin)
+	defer cancel()
+	err := func() error {
+		dsn := string(cfg.Database.Main)
+		if dsn == "" {
+			var err error
+			if dsn, err = builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
+				return err
+			}
+		}
+		d, err := db.Open(ctx, db.Options{DSN: dsn, MaxConns: 1, ApplicationName: "purser backup verify", Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return backup.RecordVerification(ctx, d.Pool, o.Target.Place(), o.Manifest, v, found)
+	}()
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "The result isn't noted in the registry's database, so metrics don't have it: %v\n", err) //nolint:errcheck // nobody reads it
+	}
+}
+
+// examineBackups looks at the age of backups, and at what verifications have found.
+func (d *doctor) examineBackups(ctx context.Context) error {
+	list, err := backup.Standings(ctx, d.db.Pool)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		var old bool
+		if err := d.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM blobs WHERE created_at < now() - $1::interval)", unprotected).Scan(&old); err != nil {
+			return err
+		}
+		if old {
+			d.find(levelNote, "backups", `run "purser backup DIRECTORY" from a timer, or see that your other backups have database and store (docs/backup.md)`,
+				"\"purser backup\" has never been run on this registry")
+		}
+		return nil
+	}
+	var verified time.Time
+	for _, s := range list {
+		if s.Verified.After(verified) {
+			verified = s.Verified
+		}
+		if s.Problem != "" {
+			d.find(levelError, "backups in "+s.Place, `run "purser backup --deep `+s.Place+`", then "purser backup verify --deep `+s.Place+`"`, "the newest one isn't whole: %s", s.Problem)
+		}
+	}
+	if age := time.Since(list[0].Snapshot); age > oldBackup {
+		d.find(levelWarning, "backups", `run "purser backup `+list[0].Place+`", and look why its timer doesn't`, "the newest one is %s old", explain.Age(age))
+	}
+	switch age := time.Since(verified); {
+	case verified.IsZero():
+		d.find(levelNote, "backups", `run "purser backup verify --deep `+list[0].Place+`"`, "none was ever verified")
+	case age > oldVerification:
+		d.find(levelWarning, "backups", `run "purser backup verify --deep `+list[0].Place+`", from a timer`, "none was found whole for %s", explain.Age(age))
+	}
+	return nil
+}
+
+// noteBackup notes a complete backup in the registry's database. The backup counts all the same if that
+// fails.
+func noteBackup(ctx context.Context, cmd *cobra.Command, d *db.DB, place string, m *backup.Manifest, deep bool) {
+	if err := backup.Record(ctx, d.Pool, place, m, deep); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "The backup is complete, but metrics don't have it: %v\n", err) //nolint:errcheck // nobody reads it
+	}
+}

@@ -1,0 +1,107 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// retired is for how long after the newest backup of all a place still counts into which no more
+// backups are written.
+const retired = 30 * 24 * time.Hour
+
+// Standing is what a registry's database knows of its backups in one place.
+type Standing struct {
+	Place    string
+	Backup   string    // ID of the newest complete one
+	Snapshot time.Time // the moment whose state it has
+	// Verified is when the newest backup of that time was last found whole. Zero: never.
+	Verified time.Time
+	// Problem is what is missing or damaged, as far as anybody has looked. Empty: nothing.
+	Problem string
+}
+
+// Standings returns what the database knows of backups, the newest first. It leaves out places that
+// have got no backup for 30 days while others have.
+func Standings(ctx context.Context, q db.Querier) ([]Standing, error) {
+	rows, err := q.Query(ctx, `
+		SELECT place, backup, snapshot_at, COALESCE(verified_at, 'epoch'), problem FROM backups
+		WHERE snapshot_at > (SELECT max(snapshot_at) FROM backups) - $1::interval
+		ORDER BY snapshot_at DESC, place LIMIT 100`, retired)
+	if err != nil {
+		return nil, fmt.Errorf("reading what is known of backups: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Standing, err error) {
+		err = row.Scan(&s.Place, &s.Backup, &s.Snapshot, &s.Verified, &s.Problem)
+		if s.Verified.Unix() == 0 {
+			s.Verified = time.Time{}
+		}
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading what is known of backups: %w", err)
+	}
+	return list, nil
+}
+
+// Record notes in the registry's database that there is a complete backup at a place. `deep` says that
+// the backup has read all copies of objects that were there already.
+func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep bool) error {
+	problem := ""
+	if n := m.Blobs.Missing; n > 0 {
+		problem = fmt.Sprintf("it lacks %d of %d objects, which the store has lost", n, m.Blobs.Count)
+	}
+	_, err := q.Exec(ctx, `
+		INSERT INTO backups AS b (place, backup, snapshot_at, problem) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (place) DO UPDATE SET backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
+			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
+			problem_deep = b.problem_deep AND NOT $5
+		WHERE b.snapshot_at <= EXCLUDED.snapshot_at`, place, m.ID, m.Snapshot, problem, deep)
+	if err == nil {
+		_, err = q.Exec(ctx, "DELETE FROM backups WHERE snapshot_at < $1::timestamptz - interval '1 year'", m.Snapshot)
+	}
+	if err != nil {
+		return fmt.Errorf("noting the backup in the database: %w", err)
+	}
+	return nil
+}
+
+// ErrNotRecorded says that a verification wasn't noted, since the database is of another registry or
+// knows a newer backup at the place.
+var ErrNotRecorded = errors.New("the configured database is of another registry, or knows a newer backup at this place")
+
+// RecordVerification notes in the registry's database what Verify has returned for a backup at a place.
+// It returns ErrNotRecorded if the backup isn't the newest one of this registry there.
+func RecordVerification(ctx context.Context, q db.Querier, place string, m *Manifest, v Verification, found error) error {
+	problem := ""
+	switch {
+	case errors.Is(found, ErrDamaged):
+		problem = found.Error()
+	case found != nil:
+		return nil // nobody knows
+	case v.Missing > 0:
+		problem = fmt.Sprintf("%d of %d objects are missing or damaged", v.Missing, v.Objects)
+	}
+	tag, err := q.Exec(ctx, `
+		INSERT INTO backups AS b (place, backup, snapshot_at, problem, problem_deep, verified_at)
+		SELECT $1, $2, $3, $4::text, $5, CASE WHEN $4 = '' THEN now() END
+		WHERE EXISTS (SELECT FROM store_identity WHERE id = $6::uuid)
+		ON CONFLICT (place) DO UPDATE SET
+			backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
+			verified_at = COALESCE(EXCLUDED.verified_at, b.verified_at),
+			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
+			problem_deep = CASE WHEN EXCLUDED.problem = '' THEN b.problem_deep AND NOT $5 ELSE b.problem_deep OR $5 END
+		WHERE b.snapshot_at <= EXCLUDED.snapshot_at`, place, m.ID, m.Snapshot, problem, v.Deep, m.Store)
+	if err != nil {
+		return fmt.Errorf("noting the verification in the database: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrNotRecorded
+	}
+	return nil
+}

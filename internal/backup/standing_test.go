@@ -1,0 +1,111 @@
+package backup
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The database knows the age of backups and of verifications, and what they have found. What a reading
+// of all copies has found stays until somebody has read them again.
+func TestStandings(t *testing.T) {
+	t.Parallel()
+	r, digests, target := backedUp(t)
+	place := target.Place()
+	standing := func() Standing {
+		t.Helper()
+		list, err := Standings(t.Context(), r.DB.Pool)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		return list[0]
+	}
+	verify := func(m *Manifest, deep bool) error {
+		t.Helper()
+		v, found := Verify(t.Context(), VerifyOptions{Target: target, Manifest: m, Deep: deep})
+		return RecordVerification(t.Context(), r.DB.Pool, place, m, v, found)
+	}
+	record := func(m *Manifest, deep bool) {
+		t.Helper()
+		if err := Record(t.Context(), r.DB.Pool, place, m, deep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := Standings(t.Context(), r.DB.Pool); err != nil || len(list) != 0 {
+		t.Errorf("before the first backup: %+v, %v", list, err)
+	}
+	first := find(t, target, "")
+	record(first, false)
+	if s := standing(); s.Place != place || s.Backup != first.ID || !s.Snapshot.Equal(first.Snapshot) || !s.Verified.IsZero() || s.Problem != "" {
+		t.Errorf("after a backup: %+v", s)
+	}
+	before := time.Now().Add(-time.Minute)
+	if err := verify(first, false); err != nil || standing().Verified.Before(before) {
+		t.Errorf("after a verification: %+v, %v", standing(), err)
+	}
+	verified := standing().Verified
+
+	write(t, r.copyOf(target, digests[0]), []byte("content X"))
+	second := r.backup(target).Manifest
+	for _, c := range []struct {
+		what    string
+		do      func() error
+		problem bool
+	}{
+		{"an ordinary verification doesn't see it", func() error { return verify(find(t, target, ""), false) }, false},
+		{"a deep verification sees it", func() error { return verify(find(t, target, ""), true) }, true},
+		{"an ordinary verification doesn't say that it is gone", func() error { return verify(find(t, target, ""), false) }, true},
+		{"an ordinary backup neither", func() error { record(r.backup(target).Manifest, false); return nil }, true},
+		{"a deep backup does", func() error {
+			record(r.backup(target, func(o *Options) { o.Deep = true }).Manifest, true)
+			return nil
+		}, false},
+		{"an object is missing", func() error {
+			removeAll(t, r.copyOf(target, digests[0]))
+			return verify(find(t, target, ""), false)
+		}, true},
+		{"the next backup brings it back", func() error { record(r.backup(target).Manifest, false); return nil }, false},
+		{"the store has lost it", func() error {
+			removeAll(t, r.copyOf(target, digests[0]))
+			if err := r.store.Delete(t.Context(), []string{r.key(digests[0])}); err != nil {
+				return err
+			}
+			record(r.backup(target).Manifest, false)
+			return nil
+		}, true},
+	} {
+		if err := c.do(); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if s := standing(); (s.Problem != "") != c.problem || s.Verified.Before(verified) {
+			t.Errorf("%s: %+v", c.what, s)
+		}
+	}
+	if err := verify(second, false); !errors.Is(err, ErrNotRecorded) {
+		t.Errorf("a verification of an older backup: %v", err)
+	}
+	record(second, false)
+	if s := standing(); s.Backup == second.ID {
+		t.Errorf("an older backup is recorded as the newest: %+v", s)
+	}
+
+	m := find(t, target, "")
+	damaged := RecordVerification(t.Context(), r.DB.Pool, place, m, Verification{}, ErrDamaged)
+	if s := standing(); damaged != nil || !strings.Contains(s.Problem, ErrDamaged.Error()) {
+		t.Errorf("a damaged backup: %+v, %v", s, damaged)
+	}
+	if err := RecordVerification(t.Context(), r.DB.Pool, place, m, Verification{}, errKilled); err != nil || !strings.Contains(standing().Problem, ErrDamaged.Error()) {
+		t.Errorf("a verification that failed for another reason: %+v, %v", standing(), err)
+	}
+	other := *m
+	other.Store = "0d6cf7a3-5f5c-4c62-9a2e-3c1c0a4e1d11"
+	if err := RecordVerification(t.Context(), r.DB.Pool, "elsewhere", &other, Verification{}, nil); !errors.Is(err, ErrNotRecorded) {
+		t.Errorf("a backup of another registry: %v", err)
+	}
+	old := *m
+	old.Snapshot = m.Snapshot.Add(-31 * 24 * time.Hour)
+	if err := Record(t.Context(), r.DB.Pool, "elsewhere", &old, false); err != nil || standing().Place != place {
+		t.Errorf("a place that isn't used any more: %+v, %v", standing(), err)
+	}
+}
