@@ -53,6 +53,7 @@ networkPolicy:
 podMonitor: {enabled: true, labels: {release: monitoring}, secretName: purser-metrics}
 prometheusRule: {enabled: true, labels: {release: monitoring}}
 report: {enabled: true, reporter: prod-eu, server: "https://registry.example.com", registry: registry.example.com, alsoKnownAs: [mirror.example.com], namespace: acme, secretName: purser-report}
+backup: {enabled: true, target: "s3://backups/purser", args: ["--s3-endpoint=https://s3.example.com"], secrets: [{variable: AWS_ACCESS_KEY_ID, secretName: backup, key: id}]}
 podAnnotations: {prometheus.io/port: "5001"}
 nodeSelector: {disk: fast}
 tolerations: [{key: registry, operator: Exists}]
@@ -66,7 +67,7 @@ func TestChart(t *testing.T) {
 	c, admin := startCluster(t)
 	c.define(admin, "PodMonitor", "podmonitors")
 	c.define(admin, "PrometheusRule", "prometheusrules")
-	job := strings.Replace(chartEverything, "report: {enabled: true,", "report: {enabled: true, watch: false,", 1)
+	job := strings.NewReplacer("report: {enabled: true,", "report: {enabled: true, watch: false,", `target: "s3://backups/purser"`, "existingClaim: backups, blobs: reference").Replace(chartEverything)
 	for name, values := range map[string]string{"defaults": chartDefaults, "everything": chartEverything, "job": job, "documented": chartDocumented(t)} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(values), 0o644); err != nil {
@@ -84,12 +85,12 @@ func TestChart(t *testing.T) {
 		checkChartPod(t, c, admin, name, text)
 	}
 	for _, wrong := range []string{"image.repository=", "database.secretName=", "drainSeconds=soon", "config.database.main=postgres://u:p@h/d", "replica=2", "persistence.existingClaim=",
-		"report.enabled=true", "report.server=registry.example.com", "podMonitor.interval=often"} {
+		"report.enabled=true", "report.server=registry.example.com", "backup.enabled=true", "backup.target=/srv/backup", "backup.args={deep}", "podMonitor.interval=often"} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(chartDefaults), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		key, _, _ := strings.Cut(strings.Replace(wrong, "report.enabled", "report.reporter", 1), "=")
+		key, _, _ := strings.Cut(strings.NewReplacer("report.enabled", "report.reporter", "backup.enabled", "backup.target").Replace(wrong), "=")
 		if refusal := helm.Refused("template", "registry", chart, "--values", file, "--set", wrong); !strings.Contains(refusal, key[strings.LastIndex(key, ".")+1:]) {
 			t.Errorf("%s: %s", wrong, refusal)
 		}
@@ -151,7 +152,10 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 			Metadata struct{ Name string }
 			Data     map[string]string
 			Spec     struct {
-				Template object
+				Template    object
+				JobTemplate struct {
+					Spec struct{ Template object }
+				}
 			}
 		}
 		if err := yaml.Unmarshal([]byte(part), &o); err != nil {
@@ -184,13 +188,43 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 				t.Errorf("%s: the deployment that reports: %s", namespace, text)
 			}
 		case "CronJob":
-			if namespace != "job" || strings.Contains(part, "--watch") {
-				t.Errorf("%s: %s", namespace, part)
+			pod := o.Spec.JobTemplate.Spec.Template
+			pod["metadata"].(object)["name"] = "try-" + o.Metadata.Name
+			c.do(admin, "POST", "/api/v1/namespaces/"+namespace+"/pods", pod, http.StatusCreated)
+			switch text := fmt.Sprint(pod); {
+			case strings.HasSuffix(o.Metadata.Name, "-report"):
+				if namespace != "job" || strings.Contains(text, "--watch") {
+					t.Errorf("%s: the job that reports: %s", namespace, text)
+				}
+			case namespace == "defaults" || namespace == "documented":
+				t.Errorf("%s: a job that nobody asked for: %s", namespace, text)
+			default:
+				sameBackup(t, namespace, o.Metadata.Name, text)
 			}
 		}
 	}
 	if exit, out := purser(t, env, "config", "check", "--config", config); exit != 0 {
 		t.Errorf("%s: purser refuses the settings: %s", namespace, out)
+	}
+}
+
+// sameBackup fails the test unless the pod of a job backs up, or verifies backups, as the values say.
+func sameBackup(t *testing.T, namespace, name, pod string) {
+	t.Helper()
+	commands, target := []string{"[backup --blobs=copy --keep=14 ", "[backup verify --s3"}, "s3://backups/purser]"
+	if namespace == "job" {
+		commands, target = []string{"[backup --blobs=reference --keep=14 ", "[backup verify --s3"}, "/backup]"
+	}
+	if strings.HasSuffix(name, "-verify") {
+		commands = []string{"[backup verify --deep "}
+	}
+	for _, want := range append(commands, target, "AWS_ACCESS_KEY_ID", "PURSER_DATABASE_MAIN", "--s3-endpoint=https://s3.example.com") {
+		if !strings.Contains(pod, want) {
+			t.Errorf("%s: the pod of %s lacks %q: %s", namespace, name, want, pod)
+		}
+	}
+	if claimed := strings.Contains(pod, "claimName:backups"); claimed != (namespace == "job") {
+		t.Errorf("%s: the pod of %s has the claim for backups: %v", namespace, name, claimed)
 	}
 }
 

@@ -37,6 +37,8 @@ func TestDebianPackage(t *testing.T) {
 	}
 	list := run("dpkg-deb", "-c", file) + "\n"
 	for _, want := range []string{"/usr/bin/purser", "/usr/lib/systemd/system/purser.service", "/usr/lib/systemd/system/purser.socket",
+		"/usr/lib/systemd/system/purser-backup.service", "/usr/lib/systemd/system/purser-backup.timer",
+		"/usr/lib/systemd/system/purser-backup-verify.service", "/usr/lib/systemd/system/purser-backup-verify.timer",
 		"/usr/lib/sysusers.d/purser.conf", "/etc/purser/config.yaml", "/usr/share/man/man1/purser.1.gz", "/usr/share/man/man1/purser-gc-status.1.gz",
 		"/usr/share/bash-completion/completions/purser", "/usr/share/zsh/vendor-completions/_purser", "/usr/share/fish/vendor_completions.d/purser.fish",
 		"/usr/share/doc/purser/copyright"} {

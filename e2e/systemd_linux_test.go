@@ -140,21 +140,28 @@ func TestUnits(t *testing.T) {
 		lacking(t, "systemd-analyze isn't installed")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"purser.service", "purser.socket"} {
-		text, err := os.ReadFile(filepath.Join("../deploy/systemd", name))
+	units, err := filepath.Glob("../deploy/systemd/*")
+	units = slices.DeleteFunc(units, func(file string) bool { return filepath.Ext(file) == ".sysusers" })
+	if err != nil || len(units) != 6 {
+		t.Fatalf("%d units, want 6, %v", len(units), err)
+	}
+	calls := [][]string{{"verify", "--man=no"}}
+	for _, file := range units {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+		name := filepath.Join(dir, filepath.Base(file))
 		unit := strings.ReplaceAll(string(text), "/usr/bin/purser", binary())
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(unit), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(unit), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		calls[0] = append(calls[0], name)
+		if strings.HasSuffix(name, ".service") {
+			calls = append(calls, []string{"security", "--offline=true", "--threshold=25", "--no-pager", name}) // of 100, which is the worst
+		}
 	}
-	service, socket := filepath.Join(dir, "purser.service"), filepath.Join(dir, "purser.socket")
-	for _, args := range [][]string{
-		{"verify", "--man=no", service, socket},
-		{"security", "--offline=true", "--threshold=25", "--no-pager", service}, // of 100, which is the worst
-	} {
+	for _, args := range calls {
 		out, err := exec.Command(analyze, args...).CombinedOutput()
 		if err != nil || args[0] == "verify" && len(out) > 0 {
 			t.Errorf("systemd-analyze %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -182,6 +182,8 @@ func TestOpsSystemdPackage(t *testing.T) {
 	}
 	s.upgrade()
 	s.commandsAsDocumented()
+	s.backsUp()
+	s.restores()
 
 	s.Run("apt-get remove --yes purser")
 	s.gone()
@@ -247,12 +249,12 @@ done`)
 // gone checks that nothing of the service runs or would start.
 func (s *service) gone() {
 	s.t.Helper()
-	for _, unit := range []string{"purser.service", "purser.socket"} {
+	for _, unit := range []string{"purser.service", "purser.socket", "purser-backup.timer", "purser-backup-verify.timer"} {
 		if state := s.Run("systemctl show --value --property=ActiveState " + unit); state != "inactive" {
 			s.t.Errorf("%s is %s", unit, state)
 		}
 	}
-	if out, err := s.Try("ls /etc/systemd/system/*.wants/purser.*"); err == nil {
+	if out, err := s.Try("ls /etc/systemd/system/*.wants/purser*"); err == nil {
 		s.t.Errorf("enabled: %s", out)
 	}
 	s.noProcesses()
