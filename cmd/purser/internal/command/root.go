@@ -14,7 +14,7 @@ import (
 func NewRoot(src *Source, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "purser",
-		Short:         "An OCI container registry that keeps its own books and clears its own shelves",
+		Short:         "An OCI container registry with garbage collection, retention and pull statistics",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,

@@ -14,6 +14,6 @@ import (
 func Commands(src *command.Source) []*cobra.Command {
 	return []*cobra.Command{
 		configCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), storeCommand(src),
-		backupCommand(src), restoreCommand(src), moveCommand(src), importCommand(src), looseCommand(src), doctorCommand(src),
+		backupCommand(src), restoreCommand(src), moveCommand(src), importCommand(src), looseCommand(src), doctorCommand(src), healthCommand(src),
 	}
 }
