@@ -21,42 +21,60 @@ const chart = "../deploy/chart/purser"
 // chartDefaults are the values that the chart has no default for.
 const chartDefaults = `
 image: {repository: registry.example.com/tools/purser}
-database: {secretName: purser-database}
+existingSecret: purser
 persistence: {existingClaim: blobs}
 `
 
-// chartEverything turns on everything that the chart can do.
+// chartEverything turns on everything that the chart can do at once.
 const chartEverything = `
-image: {repository: registry.example.com/tools/purser, digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", pullSecrets: [pull]}
-replicas: 3
+fullnameOverride: images
+image: {repository: registry.example.com/tools/purser, digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+imagePullSecrets: [{name: pull}]
+replicaCount: 3
 config:
   http: {external_url: "https://registry.example.com", trusted_proxies: 10.0.0.0/8}
-  storage: {s3: {endpoint: "https://s3.example.com", bucket: images, path_style: true}}
+  storage: {s3: {endpoint: "https://s3.example.com", bucket: images, path_style: true, secret_key: "file:/secrets/s3"}}
   pull_statistics: {redis: true}
-database: {secretName: purser-database, key: dsn}
-secrets:
-  - {variable: PURSER_STORAGE_S3_ACCESS_KEY, secretName: purser-s3, key: access-key}
-  - {variable: PURSER_STORAGE_S3_SECRET_KEY, secretName: purser-s3, key: secret-key}
-  - {variable: PURSER_REDIS_URL, secretName: purser-redis, key: url}
+existingSecret: purser
+extraEnv:
+  - {name: PURSER_STORAGE_S3_ACCESS_KEY, valueFrom: {secretKeyRef: {name: purser-s3, key: access-key}}}
+  - {name: PURSER_REDIS_URL, valueFrom: {secretKeyRef: {name: purser-redis, key: url}}}
+extraEnvFrom: [{configMapRef: {name: proxy, optional: true}}]
+extraArgs: ["--profile-addr=127.0.0.1:6060"]
+extraVolumes: [{name: secrets, secret: {secretName: purser-s3}}]
+extraVolumeMounts: [{name: secrets, mountPath: /secrets, readOnly: true}]
+caBundle: {secretName: company-ca}
+serviceAccount: {create: false, name: registry}
 drainSeconds: 120
-service: {type: NodePort, port: 5000}
+service: {type: NodePort, port: 5000, annotations: {example.com/zone: a}}
 ingress:
   enabled: true
   className: nginx
-  host: registry.example.com
-  tlsSecretName: registry-tls
   annotations: {nginx.ingress.kubernetes.io/proxy-body-size: "0"}
+  hosts: [{host: registry.example.com}]
+  tls: [{secretName: registry-tls, hosts: [registry.example.com]}]
+httpRoute: {enabled: true, parentRefs: [{name: public}], hostnames: [registry.example.com], annotations: {example.com/zone: a}}
 networkPolicy:
   clients: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress}}}]
   metrics: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
   egress: [{ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 5432}]}]
 podMonitor: {enabled: true, labels: {release: monitoring}, secretName: purser-metrics}
 prometheusRule: {enabled: true, labels: {release: monitoring}}
+dashboard: {enabled: true, annotations: {folder: registries}}
 report: {enabled: true, reporter: prod-eu, server: "https://registry.example.com", registry: registry.example.com, alsoKnownAs: [mirror.example.com], namespace: acme, secretName: purser-report}
-backup: {enabled: true, target: "s3://backups/purser", args: ["--s3-endpoint=https://s3.example.com"], secrets: [{variable: AWS_ACCESS_KEY_ID, secretName: backup, key: id}]}
+backup:
+  enabled: true
+  target: "s3://backups/purser"
+  existingSecret: purser-backup
+  extraArgs: ["--s3-endpoint=https://elsewhere.example.com"]
+  extraEnv: [{name: AWS_REGION, value: eu-central-1}]
 podAnnotations: {prometheus.io/port: "5001"}
+podLabels: {team: platform}
+priorityClassName: system-cluster-critical
 nodeSelector: {disk: fast}
+affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: topology.kubernetes.io/zone, labelSelector: {matchLabels: {app.kubernetes.io/name: purser}}}}]}}
 tolerations: [{key: registry, operator: Exists}]
+topologySpreadConstraints: [{maxSkew: 2, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app.kubernetes.io/name: purser}}}]
 `
 
 // TestChart: helm accepts the chart; a real API server accepts what it renders, member by member,
@@ -65,10 +83,24 @@ func TestChart(t *testing.T) {
 	beginOwn(t)
 	helm := toolClient(t, "helm")
 	c, admin := startCluster(t)
-	c.define(admin, "PodMonitor", "podmonitors")
-	c.define(admin, "PrometheusRule", "prometheusrules")
-	job := strings.NewReplacer("report: {enabled: true,", "report: {enabled: true, watch: false,", `target: "s3://backups/purser"`, "existingClaim: backups, blobs: reference").Replace(chartEverything)
-	for name, values := range map[string]string{"defaults": chartDefaults, "everything": chartEverything, "job": job, "documented": chartDocumented(t)} {
+	for _, kind := range [][3]string{{"monitoring.coreos.com", "PodMonitor", "podmonitors"}, {"monitoring.coreos.com", "ServiceMonitor", "servicemonitors"},
+		{"monitoring.coreos.com", "PrometheusRule", "prometheusrules"}, {"gateway.networking.k8s.io", "HTTPRoute", "httproutes"}} {
+		c.define(admin, kind[0], kind[1], kind[2])
+	}
+	job := strings.NewReplacer("report: {enabled: true,", "report: {enabled: true, watch: false,", `target: "s3://backups/purser"`, "existingClaim: backups\n  blobs: reference").Replace(chartEverything)
+	values := map[string]string{"defaults": chartDefaults, "everything": chartEverything, "job": job, "documented": chartDocumented(t)}
+	typical, err := filepath.Glob(chart + "/ci/*-values.yaml")
+	if err != nil || len(typical) != 5 {
+		t.Fatalf("%d typical files of values, want 5, %v", len(typical), err)
+	}
+	for _, file := range typical {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values["typical-"+strings.TrimSuffix(filepath.Base(file), "-values.yaml")] = string(text)
+	}
+	for name, values := range values {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(values), 0o644); err != nil {
 			t.Fatal(err)
@@ -81,18 +113,37 @@ func TestChart(t *testing.T) {
 		}
 		c.do(admin, "POST", "/api/v1/namespaces", object{"metadata": object{"name": name,
 			"labels": object{"pod-security.kubernetes.io/enforce": "restricted"}}}, http.StatusCreated)
+		if strings.Contains(values, "create: false") {
+			c.do(admin, "POST", "/api/v1/namespaces/"+name+"/serviceaccounts", object{"metadata": object{"name": "registry"}}, http.StatusCreated)
+		}
 		c.apply(admin, rendered)
 		checkChartPod(t, c, admin, name, text)
 	}
-	for _, wrong := range []string{"image.repository=", "database.secretName=", "drainSeconds=soon", "config.database.main=postgres://u:p@h/d", "replica=2", "persistence.existingClaim=",
-		"report.enabled=true", "report.server=registry.example.com", "backup.enabled=true", "backup.target=/srv/backup", "backup.args={deep}", "podMonitor.interval=often"} {
+	chartRefuses(t, helm)
+}
+
+// chartRefuses: the chart refuses values that it doesn't know or that can't be, and names them.
+func chartRefuses(t *testing.T, helm *client) {
+	t.Helper()
+	for wrong, want := range map[string]string{
+		"image.repository=": "repository", "existingSecret=": "existingSecret", "drainSeconds=soon": "drainSeconds", "persistence.existingClaim=": "existingClaim",
+		"replica=2": "replica", "replicas=2": "replicas", "service.metricsPort=1": "metricsPort", "extraEnv[0].value=x": "name", "extraArgs={serve}": "extraArgs",
+		"config.database.main=postgres://u:p@h/d": "config.database.main is a secret", "config.redis.url=redis://h": "config.redis.url is a secret",
+		"config.storage.s3.secret_key=x": "PURSER_STORAGE_S3_SECRET_KEY", "config.auth.oidc.client_secret=x": "config.auth.oidc.client_secret is a secret",
+		"report.enabled=true": "report.reporter", "report.server=registry.example.com": "server",
+		"backup.enabled=true": "backup.target", "backup.target=/srv/backup": "target", "backup.extraArgs={deep}": "extraArgs",
+		"ingress.enabled=true": "ingress.hosts", "httpRoute.enabled=true": "httpRoute.parentRefs", "podMonitor.interval=often": "interval",
+		"serviceMonitor.enabled=true,podMonitor.enabled=true":                   "twice",
+		"autoscaling.enabled=true,autoscaling.minReplicas=30":                   "minReplicas",
+		"autoscaling.enabled=true,autoscaling.targetCPUUtilizationPercentage=0": "targetRequestsPerSecond",
+		"caBundle.configMapName=a,caBundle.secretName=b":                        "not both",
+	} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(chartDefaults), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		key, _, _ := strings.Cut(strings.NewReplacer("report.enabled", "report.reporter", "backup.enabled", "backup.target").Replace(wrong), "=")
-		if refusal := helm.Refused("template", "registry", chart, "--values", file, "--set", wrong); !strings.Contains(refusal, key[strings.LastIndex(key, ".")+1:]) {
-			t.Errorf("%s: %s", wrong, refusal)
+		if refusal := helm.Refused("template", "registry", chart, "--values", file, "--set", wrong); !strings.Contains(refusal, want) {
+			t.Errorf("%s: %s, want %q", wrong, refusal, want)
 		}
 	}
 }
@@ -112,19 +163,19 @@ func chartDocumented(t *testing.T) string {
 	return "image:\n" + block + "\n"
 }
 
-// define makes the API server know a kind of the Prometheus operator, with any members.
-func (c *cluster) define(token, kind, plural string) {
+// define makes the API server know a kind of an operator, with any members.
+func (c *cluster) define(token, group, kind, plural string) {
 	c.t.Helper()
 	open := object{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 	c.do(token, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", object{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": object{"name": plural + ".monitoring.coreos.com",
-			"annotations": object{"api-approved.kubernetes.io": "https://github.com/prometheus-operator/prometheus-operator"}},
-		"spec": object{"group": "monitoring.coreos.com", "scope": "Namespaced", "names": object{"kind": kind, "plural": plural},
+		"metadata": object{"name": plural + "." + group,
+			"annotations": object{"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api"}},
+		"spec": object{"group": group, "scope": "Namespaced", "names": object{"kind": kind, "plural": plural},
 			"versions": []object{{"name": "v1", "served": true, "storage": true, "schema": object{"openAPIV3Schema": open}}}},
 	}, http.StatusCreated)
 	eventually(c.t, readyWithin, func() error {
-		r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.server+"/apis/monitoring.coreos.com/v1/"+plural, nil)
+		r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.server+"/apis/"+group+"/v1/"+plural, nil)
 		if err != nil {
 			return err
 		}
@@ -141,11 +192,18 @@ func (c *cluster) define(token, kind, plural string) {
 	})
 }
 
-// checkChartPod creates a pod as the deployment in `text` would, and checks its settings.
+// checkChartPod creates a pod as each deployment and job in `text` would, and checks the registry's
+// settings. The secrets that the values name have something plausible.
 func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 	t.Helper()
-	env := []string{"PURSER_HTTP_ADDR=0.0.0.0:5000", "PURSER_HTTP_DEBUG_ADDR=0.0.0.0:5001"} // of the image
-	config := filepath.Join(newDir(t), "config.yaml")
+	env := []string{"PURSER_HTTP_ADDR=0.0.0.0:5000", "PURSER_HTTP_DEBUG_ADDR=0.0.0.0:5001", // of the image
+		"PURSER_DATABASE_MAIN=postgres://purser:x@db.example.com/purser"}
+	dir := newDir(t)
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(filepath.Join(dir, "s3"), []byte("something"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := namespace == "everything" || namespace == "job"
 	for _, part := range strings.Split(text, "\n---\n") {
 		var o struct {
 			Kind     string
@@ -155,16 +213,23 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 				Template    object
 				JobTemplate struct {
 					Spec struct{ Template object }
-				}
+				} `yaml:"jobTemplate"`
 			}
 		}
 		if err := yaml.Unmarshal([]byte(part), &o); err != nil {
 			t.Fatal(err)
 		}
+		create := func(pod object) {
+			pod["metadata"].(object)["name"] = "try-" + o.Metadata.Name
+			c.do(admin, "POST", "/api/v1/namespaces/"+namespace+"/pods", pod, http.StatusCreated)
+		}
 		switch o.Kind {
 		case "ConfigMap":
-			if err := os.WriteFile(config, []byte(o.Data["config.yaml"]), 0o644); err != nil {
-				t.Fatal(err)
+			sameFiles(t, o.Data)
+			if settings, ok := o.Data["config.yaml"]; ok {
+				if err := os.WriteFile(config, []byte(strings.ReplaceAll(settings, "/secrets/", dir+"/")), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 		case "PrometheusRule":
 			rules, err := os.ReadFile("../deploy/prometheus/alerts.yaml")
@@ -173,30 +238,28 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 			}
 		case "ClusterRole":
 			sameRules(t, part)
-		case "PodMonitor":
-			if !strings.Contains(part, "port: debug\n") || !strings.Contains(part, "jobLabel: app.kubernetes.io/name") ||
-				(namespace == "everything" || namespace == "job") != strings.Contains(part, "password: {name: purser-metrics, key: password}") {
-				t.Errorf("%s: %s", namespace, part)
+		case "PodMonitor", "ServiceMonitor":
+			for _, want := range []string{"jobLabel: app.kubernetes.io/name", "password: {name: purser-metrics, key: password}", "release: monitoring"} {
+				if !strings.Contains(part, want) {
+					t.Errorf("%s: a monitor without %q: %s", namespace, want, part)
+				}
 			}
 		case "Deployment": // the registry, and what reports
-			pod := o.Spec.Template
-			pod["metadata"].(object)["name"] = "try-" + o.Metadata.Name
-			c.do(admin, "POST", "/api/v1/namespaces/"+namespace+"/pods", pod, http.StatusCreated)
-			if report := strings.HasSuffix(o.Metadata.Name, "-report"); !report {
-				env = append(env, podEnv(t, pod)...)
-			} else if text := fmt.Sprint(pod); !strings.Contains(text, "--watch") || !strings.Contains(text, "--also-known-as=mirror.example.com") {
+			create(o.Spec.Template)
+			switch text := fmt.Sprint(o.Spec.Template); {
+			case !strings.HasSuffix(o.Metadata.Name, "-report"):
+				env = append(env, podEnv(t, o.Spec.Template)...)
+			case !strings.Contains(text, "--watch") || full != strings.Contains(text, "--also-known-as=mirror.example.com"):
 				t.Errorf("%s: the deployment that reports: %s", namespace, text)
 			}
 		case "CronJob":
-			pod := o.Spec.JobTemplate.Spec.Template
-			pod["metadata"].(object)["name"] = "try-" + o.Metadata.Name
-			c.do(admin, "POST", "/api/v1/namespaces/"+namespace+"/pods", pod, http.StatusCreated)
-			switch text := fmt.Sprint(pod); {
+			create(o.Spec.JobTemplate.Spec.Template)
+			switch text := fmt.Sprint(o.Spec.JobTemplate.Spec.Template); {
 			case strings.HasSuffix(o.Metadata.Name, "-report"):
 				if namespace != "job" || strings.Contains(text, "--watch") {
 					t.Errorf("%s: the job that reports: %s", namespace, text)
 				}
-			case namespace == "defaults" || namespace == "documented":
+			case !full && namespace != "typical-backup":
 				t.Errorf("%s: a job that nobody asked for: %s", namespace, text)
 			default:
 				sameBackup(t, namespace, o.Metadata.Name, text)
@@ -205,6 +268,23 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 	}
 	if exit, out := purser(t, env, "config", "check", "--config", config); exit != 0 {
 		t.Errorf("%s: purser refuses the settings: %s", namespace, out)
+	}
+}
+
+// sameFiles fails the test unless a ConfigMap's dashboard is that of deploy/grafana.
+func sameFiles(t *testing.T, data map[string]string) {
+	t.Helper()
+	text, ok := data["purser.json"]
+	if !ok {
+		return
+	}
+	file, err := os.ReadFile("../deploy/grafana/purser.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want any
+	if err := errors.Join(json.Unmarshal([]byte(text), &got), json.Unmarshal(file, &want)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("the chart's dashboard isn't that of deploy/grafana: %v", err)
 	}
 }
 
@@ -218,7 +298,7 @@ func sameBackup(t *testing.T, namespace, name, pod string) {
 	if strings.HasSuffix(name, "-verify") {
 		commands = []string{"[backup verify --deep "}
 	}
-	for _, want := range append(commands, target, "AWS_ACCESS_KEY_ID", "PURSER_DATABASE_MAIN", "--s3-endpoint=https://s3.example.com") {
+	for _, want := range append(commands, target, "purser-backup", "--s3-endpoint=https://elsewhere.example.com") {
 		if !strings.Contains(pod, want) {
 			t.Errorf("%s: the pod of %s lacks %q: %s", namespace, name, want, pod)
 		}

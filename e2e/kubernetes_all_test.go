@@ -106,7 +106,8 @@ func (c *cluster) apply(token, file string) {
 	plural := map[string]string{"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles",
 		"ClusterRoleBinding": "clusterrolebindings", "CronJob": "cronjobs", "ConfigMap": "configmaps", "Service": "services", "Deployment": "deployments",
 		"PodDisruptionBudget": "poddisruptionbudgets", "NetworkPolicy": "networkpolicies", "Ingress": "ingresses",
-		"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
+		"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules",
+		"HorizontalPodAutoscaler": "horizontalpodautoscalers", "HTTPRoute": "httproutes", "Pod": "pods"}
 	for _, part := range strings.Split(string(text), "\n---\n") {
 		var o object
 		if err := yaml.Unmarshal([]byte(part), &o); err != nil {

@@ -1,5 +1,7 @@
 {{- define "purser.name" -}}
-{{- if contains "purser" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-purser" .Release.Name | trunc 63 | trimSuffix "-" }}{{ end -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else if contains "purser" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-purser" .Release.Name | trunc 63 | trimSuffix "-" }}{{ end -}}
 {{- end }}
 
 {{- define "purser.selector" -}}
@@ -7,27 +9,40 @@ app.kubernetes.io/name: purser
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "purser.metadata" -}}
-name: {{ include "purser.name" . }}
-namespace: {{ .Release.Namespace }}
+{{- /* The metadata of an object: dict "root" $ "name" "its-name", and "component" for pods that aren't the registry's. */}}
+{{- define "purser.metadataNamed" -}}
+name: {{ .name }}
+namespace: {{ .root.Release.Namespace }}
 labels:
-  {{- include "purser.selector" . | nindent 2 }}
-  app.kubernetes.io/managed-by: {{ .Release.Service }}
-  helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+  app.kubernetes.io/name: {{ if .component }}{{ printf "purser-%s" .component }}{{ else }}purser{{ end }}
+  app.kubernetes.io/instance: {{ .root.Release.Name }}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "purser.metadata" -}}
+{{ include "purser.metadataNamed" (dict "root" . "name" (include "purser.name" .)) }}
+{{- end }}
+
+{{- define "purser.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "purser.name" .) "default") }}
 {{- end }}
 
 {{- define "purser.image" -}}
 {{- $repository := required "image.repository: name the repository that you have pushed the image to" .Values.image.repository }}
-{{- with .Values.image.digest }}{{ printf "%s@%s" $repository . }}{{ else }}{{ printf "%s:%s" $repository .Values.image.tag }}{{ end }}
+{{- with .Values.image.digest }}{{ printf "%s@%s" $repository . }}{{ else }}{{ printf "%s:%s" $repository (.Values.image.tag | default (printf "v%s" .Chart.AppVersion)) }}{{ end }}
 {{- end }}
 
 {{- define "purser.pullSecrets" -}}
-{{- with .Values.image.pullSecrets -}}
+{{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{- define "purser.metricsName" -}}
+{{- printf "%s-metrics" (include "purser.name" . | trunc 55 | trimSuffix "-") }}
 {{- end }}
 
 {{- define "purser.reportName" -}}
@@ -39,10 +54,7 @@ serviceAccountName: {{ include "purser.reportName" . }}
 automountServiceAccountToken: true
 enableServiceLinks: false
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
+  {{- include "purser.podSecurity" . | nindent 2 }}
 {{- with include "purser.pullSecrets" . }}
 {{ . }}
 {{- end }}
@@ -75,9 +87,7 @@ containers:
             name: {{ required "report.secretName: name the secret that has the secret of the robot that reports" .Values.report.secretName }}
             key: {{ .Values.report.key }}
     securityContext:
-      allowPrivilegeEscalation: false
-      readOnlyRootFilesystem: true
-      capabilities: {drop: [ALL]}
+      {{- include "purser.containerSecurity" . | nindent 6 }}
     resources:
       requests: {cpu: 50m, memory: 64Mi}
       limits: {memory: 512Mi}
@@ -92,17 +102,33 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{- define "purser.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "purser.hasCA" -}}
+{{- if and .Values.caBundle.configMapName .Values.caBundle.secretName }}{{ fail "caBundle: name a ConfigMap or a Secret, not both" }}{{ end }}
+{{- or .Values.caBundle.configMapName .Values.caBundle.secretName }}
+{{- end }}
+
 {{- define "purser.env" -}}
 - {name: PURSER_CONFIG, value: /etc/purser/config.yaml}
-- name: PURSER_DATABASE_MAIN
-  valueFrom:
-    secretKeyRef:
-      name: {{ required "database.secretName: name the secret that has the URL of the database" .Values.database.secretName }}
-      key: {{ .Values.database.key }}
-{{- range .Values.secrets }}
-- name: {{ .variable }}
-  valueFrom:
-    secretKeyRef: {name: {{ .secretName }}, key: {{ .key }}}
+{{- if include "purser.hasCA" . }}
+- {name: SSL_CERT_DIR, value: "/etc/ssl/certs:/etc/purser-ca"}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "purser.envFrom" -}}
+{{- with .Values.existingSecret }}
+- secretRef: {name: {{ . }}}
+{{- end }}
+{{- with .Values.extraEnvFrom }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -110,6 +136,12 @@ seccompProfile: {type: RuntimeDefault}
 - {name: config, mountPath: /etc/purser, readOnly: true}
 - {name: data, mountPath: /var/lib/purser}
 - {name: tmp, mountPath: /tmp}
+{{- if include "purser.hasCA" . }}
+- {name: ca, mountPath: /etc/purser-ca, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "purser.volumes" -}}
@@ -123,6 +155,36 @@ seccompProfile: {type: RuntimeDefault}
   {{- end }}
 - name: tmp
   emptyDir: {}
+{{- with .Values.caBundle.configMapName }}
+- name: ca
+  configMap: {name: {{ . }}}
+{{- end }}
+{{- with .Values.caBundle.secretName }}
+- name: ca
+  secret: {secretName: {{ . }}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Where pods run. */}}
+{{- define "purser.placement" -}}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "purser.backupName" -}}
@@ -141,21 +203,25 @@ seccompProfile: {type: RuntimeDefault}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args:
     {{- toYaml .args | nindent 4 }}
-    {{- with .root.Values.backup.args }}
+    {{- with .root.Values.backup.extraArgs }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
     - {{ include "purser.backupTarget" .root | quote }}
   env:
     {{- include "purser.env" .root | nindent 4 }}
-    {{- range .root.Values.backup.secrets }}
-    - name: {{ .variable }}
-      valueFrom:
-        secretKeyRef: {name: {{ .secretName }}, key: {{ .key }}}
+    {{- with .root.Values.backup.extraEnv }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- $from := include "purser.envFrom" .root | trim }}
+  {{- if or $from .root.Values.backup.existingSecret }}
+  envFrom:
+    {{- with $from }}{{ . | nindent 4 }}{{ end }}
+    {{- with .root.Values.backup.existingSecret }}
+    - secretRef: {name: {{ . }}}
+    {{- end }}
+  {{- end }}
   securityContext:
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities: {drop: [ALL]}
+    {{- include "purser.containerSecurity" .root | nindent 4 }}
   resources:
     {{- toYaml .root.Values.backup.resources | nindent 4 }}
   volumeMounts:
@@ -166,7 +232,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- define "purser.backupPod" -}}
-serviceAccountName: {{ include "purser.name" . }}
+serviceAccountName: {{ include "purser.serviceAccount" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 restartPolicy: Never
@@ -181,12 +247,7 @@ volumes:
   - name: backup
     persistentVolumeClaim: {claimName: {{ .Values.backup.existingClaim }}}
   {{- end }}
-{{- with .Values.nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
+{{- with include "purser.placement" . | trim }}
+{{ . }}
 {{- end }}
 {{- end }}
