@@ -283,7 +283,7 @@ func TestPlans(t *testing.T) {
 	} {
 		for _, after := range []*place{nil, cursor} {
 			sql, args := f.query(after, DefaultPage+1, scanned)
-			plan, buffers := explain(t, d.Pool, sql, args)
+			plan, buffers := explain(t, d.Pool.Pool, sql, args)
 			if strings.Contains(plan, "Seq Scan on auditlog_2") || strings.Contains(plan, "Bitmap") || strings.Contains(plan, "Sort Method") {
 				t.Errorf("%s (cursor %v) reads or sorts a table whole:\n%s", name, after != nil, plan)
 			}
@@ -294,7 +294,7 @@ func TestPlans(t *testing.T) {
 	}
 	sql := `SELECT id FROM auditlog WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint)
 		AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT 1000`
-	if plan, _ := explain(t, d.Pool, sql, []any{"1", int64(5)}); strings.Contains(plan, "Seq Scan on auditlog_2") {
+	if plan, _ := explain(t, d.Pool.Pool, sql, []any{"1", int64(5)}); strings.Contains(plan, "Seq Scan on auditlog_2") {
 		t.Errorf("reading pulls reads a table whole:\n%s", plan)
 	}
 }

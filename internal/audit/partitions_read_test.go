@@ -51,7 +51,7 @@ func TestReadersWaitForAMove(t *testing.T) {
 	defer pool.Close()
 	updated := make(chan error, 1)
 	go func() {
-		_, err := at(&db.DB{Pool: pool}, clock, PartitionOptions{}).Update(context.WithoutCancel(t.Context()))
+		_, err := at(&db.DB{Pool: db.PoolOver(pool)}, clock, PartitionOptions{}).Update(context.WithoutCancel(t.Context()))
 		updated <- err
 	}()
 	pid := <-stop.reached

@@ -201,7 +201,7 @@ func TestPullsAreFoundByIndex(t *testing.T) {
 			AND (xid, id) > ($1::text::xid8, $2::bigint) ORDER BY xid, id LIMIT 10001) SELECT id FROM unread WHERE repository_id = $3`,
 		"future": `SELECT $1::text, $2::bigint, $3::int, EXISTS (SELECT FROM auditlog WHERE kind = 'pull_repo' AND xid >= pg_snapshot_xmax(pg_current_snapshot()))`,
 	} {
-		plan, buffers := explain(t, d.Pool, sql, []any{"100", id, 1000})
+		plan, buffers := explain(t, d.Pool.Pool, sql, []any{"100", id, 1000})
 		if buffers > 100 || strings.Contains(plan, "Seq Scan") {
 			t.Errorf("%s read %d pages:\n%s", name, buffers, plan)
 		}

@@ -232,7 +232,7 @@ func through(t testing.TB, dsn string) (*db.DB, *gate) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	must(t, err)
 	t.Cleanup(pool.Close)
-	return &db.DB{Pool: pool}, g
+	return &db.DB{Pool: db.PoolOver(pool)}, g
 }
 
 // The database can't be reached for a while. The recorder must keep pulls until its buffer

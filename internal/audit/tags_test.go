@@ -44,7 +44,7 @@ func TestFormerTagsAtAnySize(t *testing.T) {
 				"bound": bound, "limit": 21, "starts": "true",
 			}.RewriteQuery(t.Context(), nil, sql, nil)
 			must(t, err)
-			plan, n := explain(t, d.Pool, text, args)
+			plan, n := explain(t, d.Pool.Pool, text, args)
 			if strings.Contains(plan, "Seq Scan on auditlog") {
 				t.Errorf("%+v reads all:\n%s", q, plan)
 			}

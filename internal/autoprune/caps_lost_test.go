@@ -75,7 +75,7 @@ func TestCapAfterLostAnswer(t *testing.T) {
 				pool, err := pgxpool.NewWithConfig(t.Context(), config)
 				n.must(err)
 				t.Cleanup(pool.Close)
-				o.Background = &db.DB{Pool: pool}
+				o.Background = &db.DB{Pool: db.PoolOver(pool)}
 			})
 			n.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
 			_, err := p.Work(ctx) //nolint:errcheck // it may fail or not

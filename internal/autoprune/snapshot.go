@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -82,7 +82,7 @@ type snapshot struct {
 // readSnapshot calls fn with a snapshot of the repository, which ends when fn returns. Its
 // transaction only reads, so it blocks no other transaction. It may be idle while fn
 // deletes tags in other transactions.
-func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository, fn func(s *snapshot) error) error {
+func readSnapshot(ctx context.Context, pool *db.Pool, t catalog.Repository, fn func(s *snapshot) error) error {
 	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, pool, o, func(tx pgx.Tx) error {
 		s := &snapshot{tx: tx, target: t}

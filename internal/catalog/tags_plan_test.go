@@ -55,7 +55,7 @@ func TestPlansOfTagLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	d := &db.DB{Pool: pool}
+	d := &db.DB{Pool: db.PoolOver(pool)}
 	c := catalog.New(catalog.Options{DB: d, Background: d, CacheOff: true})
 	for name, list := range tagLists(ctx, t, c, page) {
 		sent.sent = nil
@@ -69,7 +69,7 @@ func TestPlansOfTagLists(t *testing.T) {
 			}
 			looked++
 			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-				plan := explained(t, b.DB.Pool, mode, q)
+				plan := explained(t, b.DB.Pool.Pool, mode, q)
 				if buffers := buffersOf(t, plan); strings.Contains(plan, "Sort") || strings.Contains(plan, "Seq Scan on tags") || strings.Contains(plan, "Bitmap") || buffers > 3*page+100 {
 					t.Errorf("%s, %s: %d pages were read\n%s", name, mode, buffers, plan)
 				}

@@ -61,7 +61,7 @@ func (b bundle) interleave(t *testing.T, n int, first, second func(b bundle) err
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	d := &db.DB{Pool: pool}
+	d := &db.DB{Pool: db.PoolOver(pool)}
 	c := catalog.New(catalog.Options{DB: d, Background: d, CacheOff: true, TrashKeep: time.Hour})
 	done := catalogtest.Later(func() error { return first(bundle{catalogtest.Bundle{Catalog: c, Collector: b.Collector, DB: d}}) })
 	select {

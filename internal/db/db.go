@@ -103,7 +103,7 @@ type Options struct {
 
 // DB is a pool of connections to one database.
 type DB struct {
-	Pool *pgxpool.Pool
+	Pool *Pool
 	log  *slog.Logger
 }
 
@@ -135,8 +135,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 			return nil
 		}
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
+	pool := &Pool{log: o.Log}
+	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return pool.mayConnect() }
+	if err := pool.open(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("opening the database: %w", err)
 	}
 	return &DB{Pool: pool, log: o.Log}, nil

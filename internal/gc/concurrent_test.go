@@ -197,7 +197,7 @@ func (s *storm) reviewer(t *testing.T, lock, statement string) *gc.Collector {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return gc.New(gc.Options{Catalog: s.a.Catalog, DB: s.a.DB, Reviews: &db.DB{Pool: pool}})
+	return gc.New(gc.Options{Catalog: s.a.Catalog, DB: s.a.DB, Reviews: &db.DB{Pool: db.PoolOver(pool)}})
 }
 
 // review runs reviews of random batch sizes until ctx ends. Some of them are dry runs, and

@@ -86,7 +86,7 @@ func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collect
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gc.New(gc.Options{Catalog: b.Catalog, DB: b.DB, Reviews: &db.DB{Pool: pool}, Untagged: untagged})
+	c := gc.New(gc.Options{Catalog: b.Catalog, DB: b.DB, Reviews: &db.DB{Pool: db.PoolOver(pool)}, Untagged: untagged})
 	go func() {
 		p.out, p.err = review(ctx, c)
 		close(p.done)

@@ -406,7 +406,7 @@ func TestAPISystem(t *testing.T) {
 func TestAPILooseKeys(t *testing.T) {
 	t.Parallel()
 	r := onDatabase(t, func(o *servertest.Options, d *db.DB) {
-		dbs, defs, err := db.LooseForeignKeys(t.Context(), d.Pool, d.Pool)
+		dbs, defs, err := db.LooseForeignKeys(t.Context(), d.Pool.Pool, d.Pool.Pool)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,7 @@ func OpenLooseKeys(ctx context.Context, cfg *config.Config, dsn string, log *slo
 			return nil, err
 		}
 	}
-	if k.Databases, k.Definitions, err = db.LooseForeignKeys(ctx, k.Main.Pool, k.Stats.Pool); err != nil {
+	if k.Databases, k.Definitions, err = db.LooseForeignKeys(ctx, k.Main.Pool.Pool, k.Stats.Pool.Pool); err != nil {
 		k.Close()
 		return nil, err
 	}

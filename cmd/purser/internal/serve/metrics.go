@@ -1,11 +1,11 @@
 package serve
 
 import (
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // newRegistry makes the Prometheus registry of this process, with metrics of the Go
@@ -24,7 +24,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 // poolCollector reports metrics of a pool of database connections.
-type poolCollector struct{ pool *pgxpool.Pool }
+type poolCollector struct{ pool *db.Pool }
 
 func poolDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("purser_db_pool_"+name, help, labels, nil)
@@ -38,6 +38,7 @@ var (
 	poolWaitSeconds = poolDesc("wait_seconds_total", "Time spent on waiting for connections.")
 	poolCanceled    = poolDesc("canceled_acquires_total", "Times that the wait for a connection was given up.")
 	poolOpened      = poolDesc("opened_total", "Connections opened.")
+	poolRefused     = poolDesc("refused_total", "Connections that PostgreSQL refused, since the server, the database or the role may have no more; statements waited for others then.")
 )
 
 // Describe implements prometheus.Collector.
@@ -61,4 +62,5 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(poolWaitSeconds, s.EmptyAcquireWaitTime().Seconds())
 	counter(poolCanceled, float64(s.CanceledAcquireCount()))
 	counter(poolOpened, float64(s.NewConnsCount()))
+	counter(poolRefused, float64(c.pool.Refused()))
 }
