@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		"log":                    c.Log == Log{Level: "info", Format: "auto", Access: true},
 		"database":               c.Database == Database{Partitions: 4, MaxConns: 20, Migrate: true},
 		"storage.filesystem":     c.Storage.Filesystem.Path == "/data/blobs",
-		"storage.s3":             c.Storage.S3 == S3{Region: "us-east-1", RedirectTTL: 20 * time.Minute} && !c.Storage.UsesS3(),
+		"storage.s3":             c.Storage.S3 == S3{Region: "us-east-1", Timeout: 30 * time.Second, RedirectTTL: 20 * time.Minute} && !c.Storage.UsesS3(),
 		"storage.delete_timeout": c.Storage.DeleteTimeout == 2*time.Second,
 		"uploads.max_age":        c.Uploads.MaxAge == 24*time.Hour,
 		"gc":                     c.GC.ReviewAfter == 24*time.Hour && len(c.GC.ReviewAfterEvents) == 0,

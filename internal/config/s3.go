@@ -17,6 +17,7 @@ type S3 struct {
 	PathStyle   bool
 	AccessKey   string // "": the usual AWS credential chain
 	SecretKey   Secret
+	Timeout     time.Duration // without progress of a request
 	Redirect    bool
 	RedirectTTL time.Duration
 }
@@ -76,7 +77,7 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
 func (c *Config) validateS3(report func(key, format string, args ...any)) {
 	s := c.Storage.S3
 	if !c.Storage.UsesS3() {
-		for _, key := range []string{"endpoint", "prefix", "path_style", "access_key", "secret_key", "redirect"} {
+		for _, key := range []string{"endpoint", "prefix", "path_style", "access_key", "secret_key", "timeout", "redirect"} {
 			key = "storage.s3." + key
 			if setting := settingOf(key); setting.field(c).show() != setting.def {
 				report(key, "it is set but storage.s3.bucket isn't; name the bucket, or remove it to keep blobs in a directory")

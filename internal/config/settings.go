@@ -140,6 +140,9 @@ var settings = append([]setting{
 	{key: "storage.s3.secret_key", derived: "the usual AWS chain", field: func(c *Config) field {
 		return secretField{&c.Storage.S3.SecretKey}
 	}},
+	{key: "storage.s3.timeout", def: "30s", field: func(c *Config) field {
+		return durationField{&c.Storage.S3.Timeout, time.Second, time.Hour}
+	}},
 	{key: "storage.s3.redirect", def: "false", field: func(c *Config) field { return boolField{&c.Storage.S3.Redirect} }},
 	{key: "storage.s3.redirect_ttl", def: "20m", field: func(c *Config) field {
 		return durationField{&c.Storage.S3.RedirectTTL, time.Second, maxPresign}

@@ -144,7 +144,7 @@ func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	for i, p := range mp.Parts {
 		parts[i] = minio.CompletePart{PartNumber: p.N, ETag: p.ETag}
 	}
-	_, err := s.core.CompleteMultipartUpload(ctx, s.bucket, s.name(mp.Key), mp.ID, parts,
+	_, err := s.core.CompleteMultipartUpload(patiently(ctx), s.bucket, s.name(mp.Key), mp.ID, parts,
 		minio.PutObjectOptions{})
 	if err == nil {
 		return mp.Size, nil
@@ -178,7 +178,7 @@ func (w *writer) create(ctx context.Context) error {
 		return err
 	}
 	key := w.key(at)
-	id, err := w.s.core.NewMultipartUpload(ctx, w.s.bucket, w.s.name(key), minio.PutObjectOptions{ContentType: octetStream})
+	id, err := w.s.core.NewMultipartUpload(patiently(ctx), w.s.bucket, w.s.name(key), minio.PutObjectOptions{ContentType: octetStream})
 	if err != nil {
 		return fmt.Errorf("beginning multipart upload of object %s: %w", key, err)
 	}
@@ -228,7 +228,7 @@ func (w *writer) copyParts(ctx context.Context, key string, size int64) error {
 		if err != nil {
 			return err
 		}
-		p, err := w.s.core.CopyObjectPart(ctx, w.s.bucket, w.s.name(key), w.s.bucket, w.s.name(mp.Key),
+		p, err := w.s.core.CopyObjectPart(patiently(ctx), w.s.bucket, w.s.name(key), w.s.bucket, w.s.name(mp.Key),
 			mp.ID, n, from, to-from, nil)
 		if err != nil {
 			return fmt.Errorf("copying object %s to part %d of object %s: %w", key, n, mp.Key, err)

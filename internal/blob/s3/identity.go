@@ -14,7 +14,7 @@ import (
 
 // Identity implements blob.Store.
 func (s *Store) Identity(ctx context.Context) (string, error) {
-	body, _, _, err := s.core.GetObject(ctx, s.bucket, s.name(blob.IdentityKey), minio.GetObjectOptions{})
+	body, _, _, err := s.core.GetObject(patiently(ctx), s.bucket, s.name(blob.IdentityKey), minio.GetObjectOptions{})
 	if code(err) == minio.NoSuchKey {
 		return "", nil
 	}
@@ -64,6 +64,6 @@ func (s *Store) putIdentity(ctx context.Context, b []byte, onlyNew bool) error {
 	if onlyNew {
 		o.SetMatchETagExcept("*")
 	}
-	_, err := s.core.PutObject(ctx, s.bucket, s.name(blob.IdentityKey), bytes.NewReader(b), int64(len(b)), "", "", o)
+	_, err := s.core.PutObject(patiently(ctx), s.bucket, s.name(blob.IdentityKey), bytes.NewReader(b), int64(len(b)), "", "", o)
 	return err
 }

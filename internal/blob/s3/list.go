@@ -26,9 +26,9 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Object, error) {
 // body, so a missing object looks the same as a missing bucket. Therefore, if the object seems
 // to be missing, stat also asks whether the bucket exists.
 func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
-	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
+	info, err := s.core.StatObject(patiently(ctx), s.bucket, s.name(key), minio.StatObjectOptions{})
 	if code(err) == minio.NoSuchKey {
-		if exists, lookErr := s.core.BucketExists(ctx, s.bucket); lookErr == nil && !exists {
+		if exists, lookErr := s.core.BucketExists(patiently(ctx), s.bucket); lookErr == nil && !exists {
 			err = minio.ErrorResponse{Code: minio.NoSuchBucket, BucketName: s.bucket, StatusCode: http.StatusNotFound,
 				Message: "the bucket does not exist"}
 		}
@@ -44,7 +44,7 @@ func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
 		last := ""
-		for info := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.name(prefix)}) {
+		for info := range s.core.ListObjectsIter(patiently(ctx), s.bucket, minio.ListObjectsOptions{Prefix: s.name(prefix)}) {
 			if info.Err != nil {
 				yield(blob.Object{}, fmt.Errorf("listing objects: %w", info.Err))
 				return
@@ -92,7 +92,7 @@ func (s *Store) multiparts(ctx context.Context, prefix string) iter.Seq2[minio.O
 	return func(yield func(minio.ObjectMultipartInfo, error) bool) {
 		keyMarker, idMarker := "", ""
 		for {
-			page, err := s.core.ListMultipartUploads(ctx, s.bucket, prefix, keyMarker, idMarker, "", 1000)
+			page, err := s.core.ListMultipartUploads(patiently(ctx), s.bucket, prefix, keyMarker, idMarker, "", 1000)
 			if err != nil {
 				yield(minio.ObjectMultipartInfo{}, err)
 				return

@@ -39,7 +39,7 @@ func (s *Store) open(ctx context.Context, key string, off, length int64) (io.Rea
 			return nil, err
 		}
 	}
-	body, info, header, err := s.core.GetObject(ctx, s.bucket, s.name(key), opts)
+	body, info, header, err := s.core.GetObject(patiently(ctx), s.bucket, s.name(key), opts)
 	if code(err) == minio.InvalidRange {
 		return s.openAtEnd(ctx, key, off, length)
 	}
@@ -126,7 +126,7 @@ func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 		}
 	}
 	whole := errors.New("the S3 service didn't confirm it")
-	results, err := s.core.RemoveObjectsWithIter(ctx, s.bucket, objects, minio.RemoveObjectsOptions{})
+	results, err := s.core.RemoveObjectsWithIter(patiently(ctx), s.bucket, objects, minio.RemoveObjectsOptions{})
 	outcome := make(map[string]error, len(keys))
 	if err != nil {
 		whole = err
@@ -170,7 +170,7 @@ func (s *Store) DeleteUpload(ctx context.Context, base, keep string) error {
 	}
 	var keys []string
 	list := minio.ListObjectsOptions{Prefix: s.name(base + "-"), Recursive: true}
-	for o := range s.core.ListObjectsIter(ctx, s.bucket, list) {
+	for o := range s.core.ListObjectsIter(patiently(ctx), s.bucket, list) {
 		if o.Err != nil {
 			return fmt.Errorf("listing objects of upload %s: %w", base, o.Err)
 		}
@@ -190,7 +190,7 @@ func (s *Store) abort(ctx context.Context, prefix string) error {
 		if err != nil {
 			return err
 		}
-		err := s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)
+		err := s.core.AbortMultipartUpload(patiently(ctx), s.bucket, u.Key, u.UploadID)
 		if err != nil && code(err) != minio.NoSuchUpload {
 			return err
 		}

@@ -22,7 +22,7 @@ func (s *Store) Put(ctx context.Context, key string, size int64, r io.Reader) er
 	for size > part*maxParts {
 		part *= 2
 	}
-	_, err := s.core.Client.PutObject(ctx, s.bucket, s.name(key), &exactReader{r, size}, size, minio.PutObjectOptions{
+	_, err := s.core.Client.PutObject(patiently(ctx), s.bucket, s.name(key), &exactReader{r, size}, size, minio.PutObjectOptions{
 		ContentType: octetStream, PartSize: uint64(part), DisableContentSha256: true,
 	})
 	if err != nil {
@@ -52,7 +52,7 @@ func (e *exactReader) Read(p []byte) (int, error) {
 // sorted by the bytes of their keys. If the listing fails, the last element is the error.
 func (s *Store) All(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
-		for info := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.name(prefix), Recursive: true}) {
+		for info := range s.core.ListObjectsIter(patiently(ctx), s.bucket, minio.ListObjectsOptions{Prefix: s.name(prefix), Recursive: true}) {
 			if info.Err != nil {
 				yield(blob.Object{}, fmt.Errorf("listing objects: %w", info.Err))
 				return

@@ -68,11 +68,12 @@ type Options struct {
 	// 5 MiB.
 	PartSize int64
 
-	// Timeout is how long the service may take to begin its answer, counted from the end of
-	// the request; default 1 minute.
+	// Timeout is how long the service may go without progress: take no bytes of a request, not
+	// begin its answer, or send no bytes of it. It has ten times as long to copy a part. Default
+	// 30 seconds.
 	Timeout time.Duration
 
-	// Transport replaces the default HTTP transport; then Timeout has no effect.
+	// Transport replaces the default HTTP transport.
 	Transport http.RoundTripper
 }
 
@@ -109,10 +110,11 @@ func New(o Options) (*Store, error) {
 		return nil, fmt.Errorf("S3 store: part size %d is below S3's minimum of %d", o.PartSize, minPartSize)
 	}
 	if o.Transport == nil {
-		if o.Transport, err = newTransport(secure, o.Timeout); err != nil {
+		if o.Transport, err = newTransport(secure); err != nil {
 			return nil, fmt.Errorf("S3 store: %w", err)
 		}
 	}
+	o.Transport = &impatient{o.Transport, cmp.Or(o.Timeout, defaultTimeout)}
 	creds := credentialsOf(o)
 	opts := &minio.Options{
 		Creds: creds, Secure: secure, Region: o.Region, Transport: o.Transport,
@@ -149,15 +151,13 @@ func parseEndpoint(endpoint string) (host string, secure bool, err error) {
 	return u.Host, u.Scheme == "https", nil
 }
 
-func newTransport(secure bool, timeout time.Duration) (http.RoundTripper, error) {
+func newTransport(secure bool) (http.RoundTripper, error) {
 	t, err := minio.DefaultTransport(secure)
 	if err != nil {
 		return nil, err
 	}
 	t.MaxIdleConnsPerHost = 128
-	if timeout > 0 {
-		t.ResponseHeaderTimeout = timeout
-	}
+	t.ResponseHeaderTimeout = 0 // see impatient
 	return t, nil
 }
 
@@ -199,7 +199,7 @@ func (s *Store) Presign(ctx context.Context, key string, o blob.PresignOptions) 
 
 // Check implements blob.Store. It sends a HEAD request for the bucket.
 func (s *Store) Check(ctx context.Context) error {
-	exists, err := s.core.BucketExists(ctx, s.bucket)
+	exists, err := s.core.BucketExists(patiently(ctx), s.bucket)
 	if err == nil && exists {
 		return nil
 	}
@@ -217,7 +217,7 @@ func (s *Store) Check(ctx context.Context) error {
 func (s *Store) list(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for o := range s.core.Client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{MaxKeys: 1}) {
+	for o := range s.core.Client.ListObjects(patiently(ctx), s.bucket, minio.ListObjectsOptions{MaxKeys: 1}) {
 		return o.Err
 	}
 	return nil

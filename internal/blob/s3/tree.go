@@ -17,7 +17,7 @@ var _ blob.Tree = (*Store)(nil)
 func (s *Store) Directories(ctx context.Context, dir string) ([]string, error) {
 	prefix := s.name(directory(dir))
 	var names []string
-	for info := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix}) {
+	for info := range s.core.ListObjectsIter(patiently(ctx), s.bucket, minio.ListObjectsOptions{Prefix: prefix}) {
 		if info.Err != nil {
 			return nil, fmt.Errorf("listing directories: %w", info.Err)
 		}

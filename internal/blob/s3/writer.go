@@ -398,7 +398,7 @@ func (w *writer) sendPart(ctx context.Context) error {
 func (s *Store) putPart(ctx context.Context, key, id string, n int, buf *buffer) sent {
 	data := &body{b: buf}
 	defer data.close()
-	p, err := s.core.PutObjectPart(ctx, s.bucket, s.name(key), id, n, data, buf.n, minio.PutObjectPartOptions{})
+	p, err := s.core.PutObjectPart(patiently(ctx), s.bucket, s.name(key), id, n, data, buf.n, minio.PutObjectPartOptions{})
 	if code(err) == minio.NoSuchUpload {
 		err = errUploadGone
 	}
@@ -470,7 +470,7 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 		// signature only, which not every service understands.
 		opts.DisableContentSha256, sum = true, emptySHA256
 	}
-	_, err = w.s.core.PutObject(ctx, w.s.bucket, w.s.name(key), data, w.buf.n, "", sum, opts)
+	_, err = w.s.core.PutObject(patiently(ctx), w.s.bucket, w.s.name(key), data, w.buf.n, "", sum, opts)
 	if err != nil {
 		return "", fmt.Errorf("storing object %s: %w", key, err)
 	}
@@ -511,7 +511,7 @@ func (w *writer) remove() error {
 	defer cancel()
 	var errs []error
 	if mp != nil && !slices.Contains(w.named(), mp.Key) {
-		err := w.s.core.AbortMultipartUpload(ctx, w.s.bucket, w.s.name(mp.Key), mp.ID)
+		err := w.s.core.AbortMultipartUpload(patiently(ctx), w.s.bucket, w.s.name(mp.Key), mp.ID)
 		if err != nil && code(err) != minio.NoSuchUpload {
 			errs = append(errs, fmt.Errorf("aborting the multipart upload of object %s: %w", mp.Key, err))
 		}

@@ -35,6 +35,7 @@ func WaitForStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log 
 			return store, err
 		}
 		log.WarnContext(ctx, "waiting for the blob store", "error", err)
+		tellWait(ctx, "the blob store, which doesn't answer: "+err.Error())
 		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
 	}
 }
@@ -120,7 +121,7 @@ func TryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blo
 	if c := cfg.S3; cfg.UsesS3() {
 		store, err = s3.New(s3.Options{
 			Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
-			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey),
+			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey), Timeout: c.Timeout,
 		})
 	} else {
 		store, err = blob.OpenDir(dir)

@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -12,7 +13,8 @@ import (
 )
 
 // S3Access says how a bucket of backups is reached. Where a field is empty, the setting of
-// storage.s3 applies.
+// storage.s3 applies. With an endpoint, the keys of the environment (AWS_ACCESS_KEY_ID) win over
+// those of storage.s3.
 type S3Access struct {
 	Endpoint  string
 	Region    string
@@ -33,9 +35,13 @@ func BackupTarget(text string, cfg config.Storage, a S3Access) (backup.Target, e
 	if c := cfg.S3; cfg.UsesS3() && bucket == c.Bucket && prefix == c.Prefix {
 		return nil, fmt.Errorf("%s is the place of the registry's own blobs: name another bucket or prefix", text)
 	}
+	accessKey, secretKey := cfg.S3.AccessKey, string(cfg.S3.SecretKey)
+	if a.Endpoint != "" && os.Getenv("AWS_ACCESS_KEY_ID") != "" {
+		accessKey, secretKey = "", "" // another service has other keys: those of the environment
+	}
 	store, err := s3.New(s3.Options{
 		Endpoint: cmp.Or(a.Endpoint, cfg.S3.Endpoint), Region: cmp.Or(a.Region, cfg.S3.Region), Bucket: bucket, Prefix: prefix,
-		PathStyle: a.PathStyle || cfg.S3.PathStyle, AccessKey: cfg.S3.AccessKey, SecretKey: string(cfg.S3.SecretKey),
+		PathStyle: a.PathStyle || cfg.S3.PathStyle, AccessKey: accessKey, SecretKey: secretKey, Timeout: cfg.S3.Timeout,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", text, err)
