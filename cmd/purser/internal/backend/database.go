@@ -173,6 +173,21 @@ func SchemaComplete(list []db.MigrationStatus) error {
 	return nil
 }
 
+// waitsKey is the key of what TellWaits adds to a context.
+type waitsKey struct{}
+
+// TellWaits returns a context with which Patiently and WaitForStore call `fn` each time that what they
+// wait for isn't available. `fn` gets what that is, and why.
+func TellWaits(ctx context.Context, fn func(what string)) context.Context {
+	return context.WithValue(ctx, waitsKey{}, fn)
+}
+
+func tellWait(ctx context.Context, what string) {
+	if fn, ok := ctx.Value(waitsKey{}).(func(string)); ok {
+		fn(what)
+	}
+}
+
 // Patiently retries `fn` while the database can't be reached, for at most databasePatience.
 // It returns the last error of fn, with the name of the setting that may be wrong.
 func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
@@ -183,6 +198,7 @@ func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn fun
 			return err
 		}
 		log.WarnContext(ctx, "waiting for the database", "error", err)
+		tellWait(ctx, "the database, which isn't available: "+err.Error())
 		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
 	}
 }

@@ -28,6 +28,7 @@ type readinessCheck struct {
 type readiness struct {
 	mu      sync.Mutex
 	state   string // why the server isn't ready, before any checks; "" once it is up
+	waiting string // what the start waits for
 	checks  []readinessCheck
 	checked time.Time
 	ok      bool
@@ -35,6 +36,20 @@ type readiness struct {
 }
 
 func newReadiness() *readiness { return &readiness{state: "starting"} }
+
+// waits says what the start waits for now.
+func (r *readiness) waits(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.waiting = "starting: it waits for "+what, what
+}
+
+// waitsFor returns what the start waits for.
+func (r *readiness) waitsFor() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting
+}
 
 // started ends the state "starting". From now on, `checks` decide whether the server is
 // ready.

@@ -122,10 +122,18 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	limits.bound(socks)
 	useControl, stopDebug := serveOperators(socks, cfg.HTTP, reg, ready, log)
 	defer stopDebug()
+	door := newEntrance(socks, cfg.HTTP, log)
+	defer door.close()
+	go door.tell(ctx, ready, log)
+	ctx = backend.TellWaits(ctx, func(what string) {
+		ready.waits(what)
+		door.refuse()
+	})
 
 	var background []func(context.Context) error
 	dsn := string(cfg.Database.Main)
 	if dsn == "" {
+		ready.waits("the built-in PostgreSQL")
 		pg, err := backend.StartPostgres(ctx, cfg, false, log)
 		if err != nil {
 			return err
@@ -134,15 +142,18 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 		dsn, background = pg.DSN, append(background, pg.Supervise, pg.KeepRoom)
 	}
 	replica := uuid.New()
+	ready.waits("the database and its migrations")
 	pools, err := openPools(ctx, cfg, dsn, replica, log)
 	if err != nil {
 		return err
 	}
 	defer pools.close()
+	ready.waits("the blob store")
 	store, disks, err := openStore(ctx, cfg, pools.metadata, reg, log)
 	if err != nil {
 		return err
 	}
+	ready.waits("the database")
 	loops := worker.NewMetrics(reg)
 	limits.shareRates(pools.metadata, loops)
 	record, err := backend.RecordServer(ctx, cfg, pools.metadata, replica, log, loops)
@@ -177,7 +188,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 		return err
 	}
 	defer record.Stopped()
-	return serve(ctx, cfg, handler, socks, background, ready, host, log)
+	return serve(ctx, cfg, handler, door, background, ready, host, log)
 }
 
 // dependencies are the components from which assemble makes the registry.
@@ -446,28 +457,18 @@ func idle(cfg config.GC) time.Duration {
 // server or one of these functions fails. Then it lets requests finish, within
 // http.drain_timeout. It stops the background functions only after that, because requests
 // depend on them.
-func serve(ctx context.Context, cfg *config.Config, handler *site, socks *sockets,
+func serve(ctx context.Context, cfg *config.Config, handler *site, door *entrance,
 	background []func(context.Context) error, ready *readiness, host *manager, log *slog.Logger,
 ) error {
-	srv := newServer(socks.registry, handler, cfg.HTTP, log)
-	if socks.cert != nil {
-		srv.TLSConfig = socks.cert.config()
-	}
-	silent := watchSilent(srv)
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	group, groupCtx := errgroup.WithContext(work)
 	for _, fn := range background {
 		group.Go(func() error { return fn(groupCtx) })
 	}
-	group.Go(func() error {
-		err := listenAndServe(srv, socks)
-		if errors.Is(err, http.ErrServerClosed) {
-			return nil
-		}
-		return fmt.Errorf("serving the registry: %w", err)
-	})
-	host.ready(socks.url()) // connections wait for the goroutine above, none is refused
+	door.open(handler)
+	group.Go(door.wait)
+	host.ready(door.socks.url())
 	group.Go(func() error {
 		defer stopWork()
 		select {
@@ -477,7 +478,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		}
 		ready.stopping()
 		host.stopping()
-		drain(srv, socks, silent, cfg.HTTP.DrainTimeout, log)
+		drain(door.srv, door.socks, door.silent, cfg.HTTP.DrainTimeout, log)
 		if err := handler.close(); err != nil {
 			log.Warn("deleting the uploads that were made ahead failed; the reaper deletes them later", "error", err)
 		}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// freeAddress returns an address of loopback at which nothing listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// A server that waits for its database refuses requests at once and says when to come back, instead
+// of letting clients wait, and says to its operators what it waits for. When the database is there, it
+// serves.
+func TestRequestsDuringTheStart(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	owner := dbtest.Open(t, dsn)
+	role := fmt.Sprintf("starting_%d", time.Now().UnixNano())
+	for _, sql := range []string{"CREATE ROLE " + role + " LOGIN CONNECTION LIMIT 0", "ALTER DATABASE " + owner.Pool.Config().ConnConfig.Database + " OWNER TO " + role} {
+		if _, err := owner.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limited := dsnWith(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.User(role) })
+	registry, debug := freeAddress(t), freeAddress(t)
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+limited, "PURSER_HTTP_ADDR="+registry, "PURSER_HTTP_DEBUG_ADDR="+debug)
+	log, ended := new(servetest.Log), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		ended <- serve.Run(ctx, cfg, new(servetest.Log), slog.New(slog.NewTextHandler(log, nil)), nil)
+	}()
+	ask := func(method, url string) (status int, header http.Header, text string) {
+		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(strings.Repeat("x", 1000)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, nil, err.Error()
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return res.StatusCode, res.Header, string(body)
+	}
+	servetest.WaitFor(t, "requests are refused", func() bool {
+		status, header, text := ask(http.MethodGet, "http://"+registry+"/v2/")
+		return status == http.StatusServiceUnavailable && header.Get("Retry-After") != "" && strings.Contains(text, `"code":"UNAVAILABLE"`)
+	})
+	for _, method := range []string{http.MethodHead, http.MethodPost, http.MethodPut} {
+		if status, header, text := ask(method, "http://"+registry+"/v2/acme/app/blobs/uploads/"); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", method, status, text)
+		}
+	}
+	if status, _, text := ask(http.MethodGet, "http://"+debug+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(text, "it waits for the database, which isn't available") {
+		t.Errorf("/readyz: %d %s", status, text)
+	}
+	if status, _, _ := ask(http.MethodGet, "http://"+debug+"/healthz"); status != http.StatusOK {
+		t.Errorf("/healthz: %d", status)
+	}
+	servetest.WaitFor(t, "the log says what the server waits for", func() bool {
+		return strings.Contains(log.String(), "the server isn't ready yet") && strings.Contains(log.String(), "waits_for=\"the database, which isn't available")
+	})
+	if _, err := owner.Pool.Exec(t.Context(), "ALTER ROLE "+role+" CONNECTION LIMIT 100"); err != nil {
+		t.Fatal(err)
+	}
+	servetest.WaitFor(t, "it serves", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("the server ends: %v\n%s", err, log)
+		default:
+		}
+		status, _, _ := ask(http.MethodGet, "http://"+registry+"/v2/")
+		return status == http.StatusOK
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A server whose start fails lets go of its address, and its clients aren't left without an answer.
+func TestFailedStartLetsGo(t *testing.T) {
+	t.Parallel()
+	registry := freeAddress(t)
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dsnWith(t, dbtest.EmptyDSN(t), func(u *url.URL, _ url.Values) { u.Path = "/no_such_database" }), "PURSER_HTTP_ADDR="+registry)
+	if err := serve.Run(t.Context(), cfg, io.Discard, quiet, nil); err == nil || !strings.Contains(err.Error(), "no_such_database") {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
