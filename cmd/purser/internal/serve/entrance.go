@@ -130,15 +130,21 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tell logs what the server waits for, again and again until the registry is open or ctx ends.
+// tell logs what the server waits for, again and again until the registry is open or ctx ends. It warns
+// when something is away; a machine may just be slow.
 func (e *entrance) tell(ctx context.Context, ready *readiness, log *slog.Logger) {
-	began := time.Now()
+	began, level := time.Now(), slog.LevelInfo
 	for worker.Sleep(ctx, startTold) == nil {
+		select {
+		case <-e.late:
+			level = slog.LevelWarn
+		default:
+		}
 		select {
 		case <-e.opened:
 			return
 		default:
-			log.WarnContext(ctx, "the server isn't ready yet", "waits_for", ready.waitsFor(), "seconds", int(time.Since(began).Seconds()), "refused_requests", e.refused.Load())
+			log.Log(ctx, level, "the server isn't ready yet", "waits_for", ready.waitsFor(), "seconds", int(time.Since(began).Seconds()), "refused_requests", e.refused.Load())
 		}
 	}
 }
