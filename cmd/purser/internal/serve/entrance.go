@@ -19,7 +19,7 @@ const (
 	// startPatience is how long after the beginning of the start requests wait for its end. Most starts
 	// are quicker, so that clients don't notice them. Once the start has met something that isn't
 	// available, requests are refused at once.
-	startPatience = 10 * time.Second
+	startPatience = 20 * time.Second
 	// startTold is how often a server that is still starting logs what it waits for.
 	startTold = 10 * time.Second
 	// notStarted is the answer while the server starts.
