@@ -63,8 +63,9 @@
 // damaged file of the database ends it. Objects that are damaged or missing don't: the others are
 // restored, and the blobs of these are marked as lost in the transaction that loads their rows, so
 // that clients are told that they don't exist, and push them again. (With Strict the restore ends.)
-// What is lost is what was found so before anything was changed: if an object is missing later that
-// was there then, the backup's volume may have been unmounted, and the restore stops.
+// The restore marks no more blobs as lost than it has found damaged or missing before it changed
+// anything: if an object is missing later that was there then, the backup's volume may have been
+// unmounted, and the restore stops.
 //
 // Then the restore creates the tables of the backup's version in the empty database and stores there
 // that a restore has begun: no server starts on this database until the restore has ended. It copies

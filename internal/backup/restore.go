@@ -171,12 +171,6 @@ func (r *restore) check() error {
 }
 
 func (r *restore) run(ctx context.Context) error {
-	if err := verifyFiles(ctx, r.Target, r.m, r.told); err != nil {
-		return err
-	}
-	if err := r.inspect(ctx); err != nil {
-		return err
-	}
 	done, err := r.connect(ctx)
 	if err != nil {
 		return err
@@ -225,7 +219,8 @@ func (r *restore) connect(ctx context.Context) (func(), error) {
 }
 
 // begin verifies that database and store are empty, or those of an interrupted restore of the
-// same backup. It creates the tables, and stores in the database that the restore has begun.
+// same backup, and then that the backup can be restored, which takes long. It creates the tables, and
+// stores in the database that the restore has begun.
 func (r *restore) begin(ctx context.Context) error {
 	old, err := db.Restoring(ctx, r.conn)
 	if err != nil {
@@ -236,6 +231,9 @@ func (r *restore) begin(ctx context.Context) error {
 			return err
 		}
 	} else if r.transfer {
+		if err := r.inspect(ctx, true); err != nil {
+			return err
+		}
 		// The rows of an interrupted transfer may be older than the source is now.
 		r.note = note{Backup: r.m.ID, Identity: r.m.Store}
 		if err := db.MarkRestoring(ctx, r.conn, r.note.String()); err != nil {
@@ -243,6 +241,8 @@ func (r *restore) begin(ctx context.Context) error {
 		}
 	} else if r.note, err = parseNote(old); err != nil || r.note.Backup != r.m.ID {
 		return fmt.Errorf("a restore of backup %s into this database was interrupted: go on with that one, or use another, empty database", r.note.Backup)
+	} else if err := r.inspect(ctx, true); err != nil {
+		return err
 	}
 	r.out.Identity = r.note.Identity
 	there, err := r.identity(ctx)
@@ -262,6 +262,9 @@ func (r *restore) first(ctx context.Context) error {
 		return err
 	}
 	if err := r.requireStore(ctx); err != nil {
+		return err
+	}
+	if err := r.inspect(ctx, false); err != nil {
 		return err
 	}
 	r.told.step("creating the tables")

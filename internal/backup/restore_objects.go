@@ -14,19 +14,18 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// inspect reads the objects of the backup and compares them with their sizes and digests, before
-// the restore changes anything. It counts those that can't be restored in r.expected. It skips
-// those that an interrupted restore has copied already.
-func (r *restore) inspect(ctx context.Context) error {
-	if r.Keep {
-		return nil
-	}
-	began, err := r.interrupted(ctx)
-	if err != nil || began != nil && began.Loaded {
+// inspect reads the files and the objects of the backup and compares them with their sizes and digests,
+// before the restore changes anything. It counts the objects that can't be restored in r.expected. If
+// the restore `goesOn` after it was interrupted, inspect skips the objects that are copied already.
+func (r *restore) inspect(ctx context.Context, goesOn bool) error {
+	if err := verifyFiles(ctx, r.Target, r.m, r.told); err != nil {
 		return err
 	}
+	if r.Keep || r.note.Loaded {
+		return nil
+	}
 	o := VerifyOptions{Target: r.Target, Manifest: r.m, Deep: true, Parallel: r.Parallel}
-	if began != nil {
+	if goesOn {
 		o.copied = func(ctx context.Context, ob object) (bool, error) {
 			wrong, err := blob.Look(ctx, r.Store, ob.key, ob.size)
 			return wrong == "", err
@@ -52,24 +51,6 @@ func (r *restore) inspect(ctx context.Context) error {
 	}
 	r.Log.WarnContext(ctx, "the backup lacks objects, or has other bytes: their blobs will be marked as lost", "objects", v.Missing, "of", v.Objects)
 	return nil
-}
-
-// interrupted returns the note of an interrupted restore of the same backup, or nil.
-func (r *restore) interrupted(ctx context.Context) (*note, error) {
-	conn, done, err := db.Connect(ctx, r.Main)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	text, err := db.Restoring(ctx, conn)
-	if err != nil || text == "" {
-		return nil, err
-	}
-	n, err := parseNote(text)
-	if err != nil || n.Backup != r.m.ID {
-		return nil, nil // begin refuses it
-	}
-	return &n, nil
 }
 
 // objects copies the objects into the store, except those that it has from an earlier attempt.

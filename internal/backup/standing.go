@@ -31,7 +31,7 @@ type Standing struct {
 func Standings(ctx context.Context, q db.Querier) ([]Standing, error) {
 	rows, err := q.Query(ctx, `
 		SELECT place, backup, snapshot_at, COALESCE(verified_at, 'epoch'), problem FROM backups
-		WHERE snapshot_at > (SELECT max(snapshot_at) FROM backups) - $1::interval
+		WHERE snapshot_at > least(now(), (SELECT max(snapshot_at) FROM backups)) - $1::interval
 		ORDER BY snapshot_at DESC, place LIMIT 100`, retired)
 	if err != nil {
 		return nil, fmt.Errorf("reading what is known of backups: %w", err)
@@ -49,8 +49,9 @@ func Standings(ctx context.Context, q db.Querier) ([]Standing, error) {
 	return list, nil
 }
 
-// Record notes in the registry's database that there is a complete backup at a place. `deep` says that
-// the backup has read all copies of objects that were there already.
+// Record notes in the registry's database that there is a complete backup at a place, unless it knows a
+// newer one there. A backup of the future, from when the database's clock was wrong, doesn't count as
+// newer. `deep` says that the backup has read all copies of objects that were there already.
 func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep bool) error {
 	problem := ""
 	if n := m.Blobs.Missing; n > 0 {
@@ -61,7 +62,7 @@ func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep b
 		ON CONFLICT (place) DO UPDATE SET backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
 			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
 			problem_deep = b.problem_deep AND NOT $5
-		WHERE b.snapshot_at <= EXCLUDED.snapshot_at`, place, m.ID, m.Snapshot, problem, deep)
+		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, deep)
 	if err == nil {
 		_, err = q.Exec(ctx, "DELETE FROM backups WHERE snapshot_at < $1::timestamptz - interval '1 year'", m.Snapshot)
 	}
@@ -96,7 +97,7 @@ func RecordVerification(ctx context.Context, q db.Querier, place string, m *Mani
 			verified_at = COALESCE(EXCLUDED.verified_at, b.verified_at),
 			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
 			problem_deep = CASE WHEN EXCLUDED.problem = '' THEN b.problem_deep AND NOT $5 ELSE b.problem_deep OR $5 END
-		WHERE b.snapshot_at <= EXCLUDED.snapshot_at`, place, m.ID, m.Snapshot, problem, v.Deep, m.Store)
+		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, v.Deep, m.Store)
 	if err != nil {
 		return fmt.Errorf("noting the verification in the database: %w", err)
 	}

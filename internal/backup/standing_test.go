@@ -108,4 +108,13 @@ func TestStandings(t *testing.T) {
 	if err := Record(t.Context(), r.DB.Pool, "elsewhere", &old, false); err != nil || standing().Place != place {
 		t.Errorf("a place that isn't used any more: %+v, %v", standing(), err)
 	}
+	// The clock was 60 days ahead at a backup. The next backup is recorded all the same.
+	future := *m
+	future.ID, future.Snapshot = "20990101T000000.000Z", m.Snapshot.Add(60*24*time.Hour)
+	for _, b := range []*Manifest{&future, m} {
+		record(b, false)
+		if s := standing(); s.Backup != b.ID || s.Place != place {
+			t.Errorf("after a backup of the future: %+v, want %s", s, b.ID)
+		}
+	}
 }

@@ -21,7 +21,7 @@ func owner(t *testing.T, path string) (uid, gid uint32) {
 	return st.Uid, st.Gid
 }
 
-// What root creates belongs to the owner of the place, and what others create stays theirs.
+// Files and directories that root creates belong to the owner of the place; those of others stay theirs.
 func TestInherit(t *testing.T) {
 	t.Parallel()
 	place := t.TempDir()

@@ -14,9 +14,9 @@ import (
 const (
 	// defaultTimeout is the default of Options.Timeout.
 	defaultTimeout = 30 * time.Second
-	// copyTime is how many times as long the service may take to copy a part, which it does without a
-	// sign of progress.
-	copyTime = 10
+	// workTime is how many times as long the service may take to copy a part or to complete an upload:
+	// it does both without a sign of progress.
+	workTime = 10
 )
 
 // ErrHangs says that the service didn't go on within Options.Timeout.
@@ -36,7 +36,7 @@ func patiently(ctx context.Context) context.Context {
 
 // impatient is an HTTP transport that gives up a request when it makes no progress for a time:
 // when the service takes no bytes of the request, doesn't begin its answer, or sends no bytes of it.
-// A client that reads slowly doesn't count.
+// The time in which the process that sends or reads the bytes is slow doesn't count.
 type impatient struct {
 	next  http.RoundTripper
 	limit time.Duration
@@ -56,8 +56,8 @@ func (p *impatient) RoundTrip(r *http.Request) (*http.Response, error) {
 		call = new(patience)
 	}
 	limit := p.limit
-	if r.Header.Get("X-Amz-Copy-Source") != "" {
-		limit *= copyTime
+	if r.Header.Get("X-Amz-Copy-Source") != "" || r.Method == http.MethodPost && r.URL.Query().Has("uploadId") {
+		limit *= workTime
 	}
 	gaveUp := fmt.Errorf("%w: there was no progress for %s", ErrHangs, limit)
 	if call.hung.Load() {
@@ -130,15 +130,25 @@ func (w *watch) progress() {
 	}
 }
 
+// pause stops the time while the service waits for bytes of the request; progress ends the pause.
+func (w *watch) pause() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.runs {
+		w.timer.Stop()
+	}
+}
+
 // sentBody is the body of a request. Each time that the transport asks for bytes, it has sent those
-// before.
+// before. Its source may be slow, such as another store.
 type sentBody struct {
 	io.ReadCloser
 	w *watch
 }
 
 func (b *sentBody) Read(p []byte) (int, error) {
-	b.w.progress()
+	b.w.pause()
+	defer b.w.progress()
 	return b.ReadCloser.Read(p)
 }
 

@@ -147,6 +147,28 @@ func TestHangingRequest(t *testing.T) {
 	}
 }
 
+// A source of bytes that is slower than the limit isn't the service's fault.
+func TestSlowSource(t *testing.T) {
+	t.Parallel()
+	const limit = 500 * time.Millisecond
+	s, _ := hanging(t, limit, func(w http.ResponseWriter, r *http.Request, _ <-chan struct{}) {
+		if _, err := io.Copy(io.Discard, r.Body); err == nil {
+			w.Header().Set("ETag", `"e"`)
+		}
+	})
+	r, w := io.Pipe()
+	go func() {
+		for range 2 {
+			<-time.After(limit * 3 / 2)
+			w.Write(make([]byte, 1<<20)) //nolint:errcheck // the reader tells
+		}
+		w.Close()
+	}()
+	if err := s.Put(t.Context(), "ab-0", 2<<20, r); err != nil {
+		t.Error(err)
+	}
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

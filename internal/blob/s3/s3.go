@@ -69,8 +69,8 @@ type Options struct {
 	PartSize int64
 
 	// Timeout is how long the service may go without progress: take no bytes of a request, not
-	// begin its answer, or send no bytes of it. It has ten times as long to copy a part. Default
-	// 30 seconds.
+	// begin its answer, or send no bytes of it. It has ten times as long to copy a part and
+	// to complete an upload. Default 30 seconds.
 	Timeout time.Duration
 
 	// Transport replaces the default HTTP transport.
