@@ -153,7 +153,7 @@ func (p *play) days(n, actions int) (observed [][]string) {
 
 // past fills the repositories with what clients did before the first day.
 func (p *play) past() {
-	for ago := 60 * day; ago > day; ago -= p.moment() * 2 {
+	for ago := testscale.Pick(25*day, 60*day); ago > day; ago -= p.moment() * 2 {
 		p.client(ago)
 	}
 }

@@ -39,7 +39,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
 			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 50*time.Millisecond, time.Hour })
-			slow := testscale.Pick(20, 40) // tags
+			slow := testscale.Pick(10, 40) // tags
 			for _, namespace := range namespaces {
 				r.expensive(namespace, slow)
 			}

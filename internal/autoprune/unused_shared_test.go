@@ -16,7 +16,7 @@ import (
 func TestPreviewFreesWhatUntaggedShare(t *testing.T) {
 	t.Parallel()
 	freed := int64(0)
-	for seed := range uint64(testscale.Pick(4, 60)) {
+	for seed := range uint64(testscale.Pick(2, 60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { // which closes the connections
 			r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
 			l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 36))}

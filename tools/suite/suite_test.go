@@ -84,8 +84,14 @@ func TestBudgetIsOfTheClock(t *testing.T) {
 			{name: name{"tests", "p", "TestA"}, seconds: 3 * testBudget},
 			{name: name{"tests", "p", ""}, seconds: seconds},
 		}
-		if got := overAlone(outcome{name: now[0].name}, now); (got > 0) != over {
+		if got := overAlone(outcome{name: now[0].name}, now, 1); (got > 0) != over {
 			t.Errorf("%.0f s on the clock: %v", seconds, got)
+		}
+		if got := overAlone(outcome{name: now[0].name}, now, 1.5); got > 0 {
+			t.Errorf("%.0f s on the clock of a slow machine: %v", seconds, got)
+		}
+		if got := overAlone(outcome{name: now[0].name}, []outcome{{name: now[1].name, seconds: 2 * seconds}}, 1.5); got == 0 {
+			t.Errorf("%.0f s on the clock of a slow machine keep to the budget", 2*seconds)
 		}
 	}
 }

@@ -345,11 +345,16 @@ func TestUnknownKeysShareReads(t *testing.T) {
 		}
 	}
 	attack()
-	// Another replica makes a key and signs at once.
+	// Another replica makes a key and signs at once. This one doesn't read between the two: it
+	// would find no key, and make one too.
+	if err := k.lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := d.Pool.Exec(t.Context(), "DELETE FROM tokenkeys"); err != nil {
 		t.Fatal(err)
 	}
 	raw := issue(t, other, example())
+	k.unlock()
 	attack()
 	if _, err := k.Verify(ctx, raw); err != nil {
 		t.Errorf("a token of an unseen key: %v", err)
