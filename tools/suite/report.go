@@ -17,7 +17,7 @@ const (
 	testBudget    = 20.0 // seconds, see yardstickSeconds
 	packageBudget = 60.0 // likewise
 	slowest       = 30   // how many tests are listed
-	failureLines  = 40   // how many lines of a failing test's output are repeated
+	failureLines  = 40   // how many lines of a failing test's output are repeated, see excerpt
 )
 
 // report prints the summary of the run and returns the exit code. What failed stands last, so
@@ -43,7 +43,7 @@ func (r *run) report(w io.Writer) int {
 		fmt.Fprintf(w, "  skipped %d: %s\n", res.skips[reason], reason)
 	}
 	for _, f := range res.failures {
-		fmt.Fprintf(w, "\nFAIL %s %s\n%s  run it alone: %s\n", f.pkg, f.test, indent(lastLines(withoutProgress(f.output), failureLines)), f.again)
+		fmt.Fprintf(w, "\nFAIL %s %s\n%s  run it alone: %s\n", f.pkg, f.test, indent(excerpt(withoutProgress(f.output), failureLines)), f.again)
 	}
 	switch {
 	case len(failed) > 0:

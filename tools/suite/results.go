@@ -109,7 +109,7 @@ func (r *results) end(e event, n name, args []string) {
 	if e.Action == "fail" {
 		r.reported[name{n.step, n.pkg, ""}] = true
 		r.failures = append(r.failures, o)
-		fmt.Printf("--- FAIL: %s %s (%.1f s)\n%s", n.pkg, n.test, o.seconds, indent(lastLines(o.output, failureLines)))
+		fmt.Printf("--- FAIL: %s %s (%.1f s)\n%s", n.pkg, n.test, o.seconds, indent(excerpt(o.output, failureLines)))
 	}
 	r.add(n, o.seconds)
 	if strings.Contains(n.test, "/") {
@@ -178,7 +178,7 @@ func (r *results) endPackage(e event, o outcome) {
 	}
 	r.failures = append(r.failures, o)
 	r.failed++
-	fmt.Printf("--- FAIL: %s\n%s", o.pkg, indent(lastLines(o.output, failureLines)))
+	fmt.Printf("--- FAIL: %s\n%s", o.pkg, indent(excerpt(o.output, failureLines)))
 }
 
 // outsideTests matches what a package says that failed although the failure is no test's:
@@ -218,11 +218,14 @@ func alone(args []string, n name) string {
 	return strings.Join(append(words, n.pkg), " ")
 }
 
-func lastLines(text string, n int) string {
+// excerpt returns a text, without its middle if it has more than n lines: a test may say first what is
+// wrong and then what a program that it drove has logged, or the other way round.
+func excerpt(text string, n int) string {
 	lines := strings.SplitAfter(strings.TrimRight(text, "\n")+"\n", "\n")
 	lines = slices.DeleteFunc(lines, func(s string) bool { return s == "" })
 	if len(lines) > n {
-		lines = append([]string{fmt.Sprintf("[%d lines before these]\n", len(lines)-n)}, lines[len(lines)-n:]...)
+		out := fmt.Sprintf("[%d lines left out]\n", len(lines)-n)
+		lines = slices.Concat(lines[:n/2], []string{out}, lines[len(lines)-n+n/2:])
 	}
 	return strings.Join(lines, "")
 }

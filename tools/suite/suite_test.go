@@ -113,6 +113,18 @@ func TestTimesIncludeSubtests(t *testing.T) {
 	}
 }
 
+// What a failing test says first and last is repeated, and not what is between them.
+func TestExcerpt(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"1\n2\n3\n4": "1\n2\n3\n4\n", "1\n2\n3\n4\n5\n6\n": "1\n2\n[2 lines left out]\n5\n6\n", "1": "1\n",
+	} {
+		if got := excerpt(text, 4); got != want {
+			t.Errorf("of %q remains %q, not %q", text, got, want)
+		}
+	}
+}
+
 // After an interruption no further step runs, and the report says so.
 func TestInterruptedRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

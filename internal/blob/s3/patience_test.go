@@ -66,14 +66,14 @@ func TestHangingService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, requests := hanging(t, 100*time.Millisecond, func(_ http.ResponseWriter, r *http.Request, over <-chan struct{}) { wait(r, over) })
+			s, requests := hanging(t, 2*time.Second, func(_ http.ResponseWriter, r *http.Request, over <-chan struct{}) { wait(r, over) })
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := call(ctx, s); !errors.Is(err, s3.ErrHangs) || !s3.Temporary(err) || s3.TroubleOf(err) != blob.TroubleAway {
 				t.Errorf("the error is %v", err)
 			}
 			if n := requests.Load(); n != 1 {
-				t.Errorf("%d requests were sent, want 1", n)
+				t.Errorf("%d requests came, want 1", n)
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func TestHangingService(t *testing.T) {
 // An answer that stops in the middle is given up, and one that only a slow reader delays isn't.
 func TestHangingAnswer(t *testing.T) {
 	t.Parallel()
-	const content, limit = "half of the content", time.Second
+	const content, limit = "half of the content", 2 * time.Second
 	s, _ := hanging(t, limit, func(w http.ResponseWriter, r *http.Request, over <-chan struct{}) {
 		w.Header().Set("Content-Length", "38")
 		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
@@ -150,7 +150,7 @@ func TestHangingRequest(t *testing.T) {
 // A source of bytes that is slower than the limit isn't the service's fault.
 func TestSlowSource(t *testing.T) {
 	t.Parallel()
-	const limit = 500 * time.Millisecond
+	const limit = 2 * time.Second
 	s, _ := hanging(t, limit, func(w http.ResponseWriter, r *http.Request, _ <-chan struct{}) {
 		if _, err := io.Copy(io.Discard, r.Body); err == nil {
 			w.Header().Set("ETag", `"e"`)

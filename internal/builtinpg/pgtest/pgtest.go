@@ -121,8 +121,9 @@ func launch(t testing.TB) {
 			Log:     slog.New(slog.DiscardHandler),
 			Settings: map[string]string{
 				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
-				// Each test that runs at once may have a few pools, of a dozen connections each.
-				"max_connections": strconv.Itoa(max(300, 100*runtime.GOMAXPROCS(0))), "autovacuum": "off", "shared_buffers": "128MB", "max_wal_size": "256MB",
+				// Each of the eight tests that run at once may have a few pools, or two servers with 40
+				// connections each.
+				"max_connections": strconv.Itoa(max(700, 200*runtime.GOMAXPROCS(0))), "autovacuum": "off", "shared_buffers": "128MB", "max_wal_size": "256MB",
 			},
 		})
 	})
