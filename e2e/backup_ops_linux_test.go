@@ -159,7 +159,7 @@ func TestOpsBackupKilled(t *testing.T) {
 	beginOwn(t)
 	from, to, backups := newPlace(t), newPlace(t), newDir(t)
 	r := from.serve("", "PURSER_GC_REVIEW_AFTER=0s", "PURSER_AUTOPRUNE_INTERVAL=1s",
-		"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s", "PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=10s")
+		"PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=10s, manifest_upload=10s")
 	im := newImages(t)
 	im.push(r, "kept-1", "kept-2", "kept-3")
 	r.remote("protection", "add", "acme", "^kept-")

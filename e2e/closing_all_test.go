@@ -66,7 +66,7 @@ func newClosingScene(t *testing.T) *closingScene {
 		"PURSER_AUTOPRUNE_INTERVAL=1s", "PURSER_PULL_STATISTICS_INTERVAL=1s", "PURSER_WEBHOOKS_ALLOW_PRIVATE=true",
 		"PURSER_GC_REVIEW_AFTER=0",
 		// An image's blobs stay until its manifest arrives, also on a slow machine.
-		"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=5m",
+		"PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=5m",
 	}}
 	s.r = startRegistry(t, options{env: s.env})
 	return s

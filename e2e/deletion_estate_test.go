@@ -27,8 +27,7 @@ import (
 // delayed, so that a client has time to push what refers to it also on a busy machine. The method
 // atRest doesn't wait for them.
 var prompt = []string{
-	"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=5m",
-	"PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=5m", "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s",
+	"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=5m, manifest_upload=5m", "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s",
 	"PURSER_LOG_ACCESS=false", "PURSER_TRASH_KEEP=0s",
 }
 

@@ -20,7 +20,7 @@ func TestOpsFullDisk(t *testing.T) {
 	beginOwn(t)
 	disk := smallDisk(t, 1024)
 	data := filepath.Join(disk, "data")
-	env := []string{"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=20s", "PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=20s"}
+	env := []string{"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=20s, manifest_upload=20s"}
 	r := startRegistry(t, options{dataDir: data, env: env})
 	reserve := filepath.Join(data, "reserve")
 	eventually(t, 2*time.Minute, func() error { _, err := os.Stat(reserve); return err })

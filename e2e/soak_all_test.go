@@ -126,7 +126,7 @@ func newSoak(t *testing.T, v soakVariant, seed uint64, round time.Duration) *soa
 		"PURSER_UPLOADS_MAX_AGE=" + longestRequest.String()}
 	if v.promise {
 		s.promise = min(max(round/3, 4*time.Second), 20*time.Second)
-		env = append(env, "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD="+s.promise.String())
+		env = append(env, "PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload="+s.promise.String())
 	}
 	s.pg = startPostgres(t)
 	s.openDatabase()

@@ -44,8 +44,7 @@ func wantImage(t *testing.T, s *servetest.Server, p pushed, tag bool) {
 func TestBackupWhileServing(t *testing.T) {
 	t.Parallel()
 	dsn, target := dbtest.DSN(t), filepath.Join(t.TempDir(), "backup")
-	settings := append(onStore(t, dsn, t.TempDir()), "PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s",
-		"PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=10s")
+	settings := append(onStore(t, dsn, t.TempDir()), "PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=10s, manifest_upload=10s")
 	s := start(t, servetest.Config(t, settings...))
 	var before []pushed
 	for i := range 25 {
@@ -133,7 +132,7 @@ func TestRestoreOntoTheStore(t *testing.T) {
 			dir, target := t.TempDir(), filepath.Join(t.TempDir(), "backup")
 			settings := func(dsn string) []string {
 				return append(onStore(t, dsn, dir), "PURSER_GC_KEEP_DOOMED="+keep, "PURSER_GC_REVIEW_AFTER=0s",
-					"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s")
+					"PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=10s")
 			}
 			first := dbtest.DSN(t)
 			s := start(t, servetest.Config(t, settings(first)...))

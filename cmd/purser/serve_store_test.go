@@ -285,7 +285,7 @@ func TestRestoredDatabase(t *testing.T) {
 			dsn, dir := dbtest.DSN(t), t.TempDir()
 			settings := func(dsn string) []string {
 				return append(onStore(t, dsn, dir), "PURSER_GC_KEEP_DOOMED="+keep, "PURSER_GC_REVIEW_AFTER=0s",
-					"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s") // until its manifest is pushed
+					"PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=10s") // until its manifest is pushed
 			}
 			s := start(t, servetest.Config(t, settings(dsn)...))
 			old, manifest := pushImage(t, s, "v1", "pushed before the backup")

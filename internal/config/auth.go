@@ -47,6 +47,7 @@ type Login struct {
 // OIDC configures log-ins at an OpenID Connect provider.
 type OIDC struct {
 	Issuer         string // URL; "": there is no provider
+	CAFile         string // path of a PEM file with the authorities of its certificate; "": the system's
 	ClientID       string
 	ClientSecret   Secret // "" for a public client
 	Scopes         []string
@@ -125,6 +126,7 @@ var authSettings = []setting{
 	}},
 
 	{key: "auth.oidc.issuer", field: func(c *Config) field { return textField{&c.Auth.OIDC.Issuer} }},
+	{key: "auth.oidc.ca_file", field: func(c *Config) field { return textField{&c.Auth.OIDC.CAFile} }},
 	{key: "auth.oidc.client_id", field: func(c *Config) field { return textField{&c.Auth.OIDC.ClientID} }},
 	{key: "auth.oidc.client_secret", field: func(c *Config) field { return secretField{&c.Auth.OIDC.ClientSecret} }},
 	{key: "auth.oidc.scopes", def: "openid, profile, email", field: func(c *Config) field { return listField{&c.Auth.OIDC.Scopes} }},
@@ -148,8 +150,8 @@ var authSettings = []setting{
 	{key: "auth.ldap.group_filter", def: "(member=%s)", field: func(c *Config) field { return textField{&c.Auth.LDAP.GroupFilter} }},
 	{key: "auth.ldap.group_attribute", def: "cn", field: func(c *Config) field { return textField{&c.Auth.LDAP.GroupAttribute} }},
 	{key: "auth.ldap.member_of_attribute", field: func(c *Config) field { return textField{&c.Auth.LDAP.MemberOfAttribute} }},
-	{key: "auth.ldap.admin_groups", field: func(c *Config) field { return listField{&c.Auth.LDAP.AdminGroups} }},
-	{key: "auth.ldap.required_groups", field: func(c *Config) field { return listField{&c.Auth.LDAP.RequiredGroups} }},
+	{key: "auth.ldap.admin_groups", field: func(c *Config) field { return groupsField{&c.Auth.LDAP.AdminGroups} }},
+	{key: "auth.ldap.required_groups", field: func(c *Config) field { return groupsField{&c.Auth.LDAP.RequiredGroups} }},
 	{key: "auth.ldap.password_changed_attribute", def: "pwdChangedTime", field: func(c *Config) field {
 		return textField{&c.Auth.LDAP.PasswordChangedAttribute}
 	}},
@@ -248,6 +250,8 @@ func (c *Config) validateOIDC(report reporter) {
 		report("auth.oidc.issuer", "it is no URL of an OpenID Connect provider; write it as https://id.example.com, without a user, a password and a query")
 	case u.Scheme == "http" && !isLoopbackName(u.Hostname()):
 		report("auth.oidc.issuer", "over http others could forge the provider's keys; use https")
+	case u.Scheme == "http" && o.CAFile != "":
+		report("auth.oidc.ca_file", "auth.oidc.issuer is an http URL, so there is no certificate to check; use https, or remove this")
 	}
 	if o.ClientID == "" {
 		report("auth.oidc.client_id", "it is missing; set the name under which the provider auth.oidc.issuer knows Purser")

@@ -223,6 +223,15 @@ func (c *Config) set(s *setting, value, source string) error {
 	return nil
 }
 
+// setList is set for a setting with many values.
+func (c *Config) setList(s *setting, entries []string, source string) error {
+	if err := s.field(c).(manyField).setList(entries); err != nil {
+		return fmt.Errorf("%s: %s: %w", source, s.key, err)
+	}
+	c.sources[s.key] = source
+	return nil
+}
+
 // Source returns where the value of `key` comes from: "default", "FILE:LINE", "env
 // VARIABLE", or the source that was passed to Set.
 func (c *Config) Source(key string) string {

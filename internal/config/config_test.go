@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,7 +56,7 @@ func TestDefaults(t *testing.T) {
 		"log":                    c.Log == Log{Level: "info", Format: "auto", Access: true},
 		"database":               c.Database == Database{Partitions: 4, MaxConns: 20, Migrate: true},
 		"storage.filesystem":     c.Storage.Filesystem.Path == "/data/blobs",
-		"storage.s3":             c.Storage.S3 == S3{Region: "us-east-1", Timeout: 30 * time.Second, RedirectTTL: 20 * time.Minute} && !c.Storage.UsesS3(),
+		"storage.s3":             c.Storage.S3 == S3{Region: "us-east-1", Encryption: "none", Timeout: 30 * time.Second, RedirectTTL: 20 * time.Minute} && !c.Storage.UsesS3(),
 		"storage.delete_timeout": c.Storage.DeleteTimeout == 2*time.Second,
 		"uploads.max_age":        c.Uploads.MaxAge == 24*time.Hour,
 		"gc":                     c.GC.ReviewAfter == 24*time.Hour && len(c.GC.ReviewAfterEvents) == 0,
@@ -157,11 +158,15 @@ func otherValue(t *testing.T, s *setting) string {
 		return map[string]string{"true": "false", "false": "true"}[f.show()]
 	case intField:
 		return strconv.Itoa(min(77, f.max-1))
+	case delaysField:
+		return "tag_delete=77s"
+	case groupsField:
+		return "admins; cn=ops,ou=groups,dc=example"
 	case listField:
 		return "trivy/*, *grype*"
 	case networksField:
 		return "10.0.0.0/8, 2001:db8::1/128"
-	case durationField, secondsField, eventField:
+	case durationField, secondsField:
 		return "77s"
 	case sizeField:
 		return "77KiB"
@@ -175,17 +180,22 @@ func TestProblemsOfAFile(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, text, want string }{
 		{"unknown", "http:\n  adr: x\n", "purser.yaml:2: http.adr: there is no such setting; did you mean http.addr?"},
-		{"unknown group", "htpt:\n  addr: x\n", "purser.yaml:1: htpt: there is no such setting"},
+		{"unknown group", "htpt:\n  addr: x\n", "purser.yaml:1: htpt: there is no such setting; did you mean http?"},
 		{"other group", "addr: x\n", "purser.yaml:1: addr: there is no such setting; did you mean http.addr?"},
 		{"far from all", "zzzzzzzzzzzzzzzz: 1\n", "docs/configuration.md lists all settings"},
-		{"case", "HTTP: {}\n", "purser.yaml:1: HTTP: there is no such setting"},
-		{"event", "gc:\n  review_after_events:\n    tag_deleted: 1h\n", "did you mean gc.review_after_events.tag_delete?"},
+		{"case", "HTTP: {}\n", "purser.yaml:1: HTTP: there is no such setting; did you mean http?"},
+		{"event", "gc:\n  review_after_events:\n    tag_deleted: 1h\n", "purser.yaml:2: gc.review_after_events: there is no event \"tag_deleted\"; did you mean tag_delete?"},
 		{"twice", "log:\n  level: info\n  level: warn\n", "purser.yaml:3: log.level: it is already set in line 2"},
 		{"group twice", "log: {level: info}\nlog: {level: warn}\n", "purser.yaml:2: log: it is already set in line 1"},
 		{"value for a group", "database: x\n", "purser.yaml:1: database: it holds settings of its own"},
 		{"list at the top", "- a\n", "purser.yaml:1: it holds settings of its own"},
 		{"list", "http:\n  addr: [a]\n", "purser.yaml:2: http.addr: it must be one value"},
 		{"group for a value", "http:\n  addr: {a: b}\n", "purser.yaml:2: http.addr: it must be one value"},
+		{"group for a list", "http:\n  allowed_hosts: {a: b}\n", "purser.yaml:2: http.allowed_hosts: it must be a list, or one value with commas"},
+		{"list in a list", "http:\n  allowed_hosts: [a, [b]]\n", "purser.yaml:2: http.allowed_hosts: entry 2 of the list must be one value"},
+		{"empty entry", "http:\n  allowed_hosts:\n    - a\n    -\n", "purser.yaml:2: http.allowed_hosts: entry 2 of the list is empty"},
+		{"comma in an entry", "http:\n  allowed_hosts: ['a, b']\n", `purser.yaml:2: http.allowed_hosts: the entry "a, b" has a comma`},
+		{"wrong entry", "http:\n  trusted_proxies: [10.0.0.1, proxy.example]\n", `http.trusted_proxies: "proxy.example" is no network`},
 		{"merge", "a: &a {level: warn}\nlog:\n  <<: *a\n", "purser.yaml:3: log.<<: there is no such setting"},
 		{"list as a name", "? [a]\n: b\n", "the name of a setting must be plain text"},
 		{"tab", "http:\n\taddr: x\n", "purser.yaml:2: this isn't YAML: a tab indents this line; use spaces"},
@@ -207,7 +217,12 @@ func TestProblemsOfAFile(t *testing.T) {
 		{"everybody", "http: {trusted_proxies: '::/0'}\n", `http.trusted_proxies: "::/0" is everybody`},
 		{"host in a network", "http: {trusted_proxies: 10.1.2.3/8}\n", "write 10.0.0.0/8 for the network, or 10.1.2.3 for the one address"},
 		{"IPv4 in IPv6", "http: {trusted_proxies: '::ffff:10.0.0.0/104'}\n", "write it as IPv4"},
-		{"empty event", "gc: {review_after_events: {tag_delete: \"\"}}\n", "gc.review_after_events.tag_delete: it is empty"},
+		{"event twice", "gc:\n  review_after_events:\n    tag_delete: 1h\n    tag_delete: 2h\n", "purser.yaml:4: gc.review_after_events: the event tag_delete stands there twice"},
+		{"event without a delay", "gc: {review_after_events: tag_delete}\n", `"tag_delete" is no event with its delay; write tag_delete=1h`},
+		{"event with no duration", "gc: {review_after_events: {tag_delete: soon}}\n", `the delay of tag_delete: "soon" is no duration`},
+		{"list of events", "gc: {review_after_events: [tag_delete]}\n", "gc.review_after_events: it must be one value, not a list"},
+		{"event twice in a text", "gc: {review_after_events: 'tag_delete=1h, tag_delete=2h'}\n", "the event tag_delete stands there twice"},
+		{"empty event", "gc: {review_after_events: {tag_delete: \"\"}}\n", "purser.yaml:1: gc.review_after_events: the delay of tag_delete is empty"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -219,6 +234,77 @@ func TestProblemsOfAFile(t *testing.T) {
 				t.Error("what is wrong took the place of its default")
 			}
 		})
+	}
+}
+
+// TestLists: a setting with many values may be a list in the file, and means the same as with commas.
+func TestLists(t *testing.T) {
+	t.Parallel()
+	tried := 0
+	for i := range settings {
+		s := &settings[i]
+		if _, ok := s.field(new(Config)).(manyField); !ok {
+			continue
+		}
+		tried++
+		values := []string{"a.example", "b.example"}
+		if _, ok := s.field(new(Config)).(networksField); ok {
+			values = []string{"10.0.0.0/8", "192.0.2.1/32"}
+		}
+		nested := ""
+		parts := strings.Split(s.key, ".")
+		for depth, part := range parts {
+			nested += strings.Repeat("  ", depth) + part + ":\n"
+		}
+		indent := strings.Repeat("  ", len(parts))
+		c := mustLoad(t, nested+indent+"- "+values[0]+"\n"+indent+"- "+values[1]+"\n")
+		if got := s.field(c).show(); got != strings.Join(values, ", ") {
+			t.Errorf("%s is %q, not %q", s.key, got, values)
+		}
+		if c := mustLoad(t, nested+indent+"[]\n"); s.field(c).show() != "" {
+			t.Errorf("an empty list for %s gives %q", s.key, s.field(c).show())
+		}
+	}
+	if tried < 10 {
+		t.Errorf("only %d settings are lists", tried)
+	}
+	c := mustLoad(t, "http:\n  allowed_hosts: &hosts [&one a.example, b.example]\nauth: {reserved_namespaces: *hosts, oidc: {scopes: [*one]}}\n")
+	if len(c.Auth.ReservedNamespaces) != 2 || len(c.Auth.OIDC.Scopes) != 1 {
+		t.Errorf("by aliases: %q, %q", c.Auth.ReservedNamespaces, c.Auth.OIDC.Scopes)
+	}
+}
+
+// TestGroupsOfADirectory: DNs have commas, which must not make several groups of one.
+func TestGroupsOfADirectory(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"":                               nil,
+		"admins":                         {"admins"},
+		"admins, ops":                    {"admins", "ops"},
+		"cn=ops,ou=g,dc=example,dc=com":  {"cn=ops,ou=g,dc=example,dc=com"},
+		`cn=a\, b,ou=g,dc=example`:       {`cn=a\, b,ou=g,dc=example`},
+		"cn=ops,ou=g,dc=example;":        {"cn=ops,ou=g,dc=example"},
+		"admins; cn=ops,dc=e; cn=b,dc=e": {"admins", "cn=ops,dc=e", "cn=b,dc=e"},
+	} {
+		c := mustLoad(t, "")
+		if err := c.Set("auth.ldap.admin_groups", text, "test"); err != nil || !slices.Equal(c.Auth.LDAP.AdminGroups, want) {
+			t.Errorf("%q gives %q, %v", text, c.Auth.LDAP.AdminGroups, err)
+		}
+		again := mustLoad(t, "")
+		shown := settingOf("auth.ldap.admin_groups").field(c).show()
+		if err := again.Set("auth.ldap.admin_groups", shown, "test"); err != nil || !slices.Equal(again.Auth.LDAP.AdminGroups, want) {
+			t.Errorf("%q is shown as %q, which gives %q, %v", text, shown, again.Auth.LDAP.AdminGroups, err)
+		}
+	}
+	for _, text := range []string{"admins, cn=ops,dc=example", "cn=ops,dc=example, admins", "cn=a,dc=e,cn=b,dc=e"} {
+		c := mustLoad(t, "")
+		if err := c.Set("auth.ldap.required_groups", text, "test"); err == nil || !strings.Contains(err.Error(), "write a semicolon between groups") {
+			t.Errorf("%q: %v, and gives %q", text, err, c.Auth.LDAP.RequiredGroups)
+		}
+	}
+	c := mustLoad(t, "auth:\n  ldap:\n    admin_groups:\n      - admins\n      - cn=ops,ou=g,dc=example\n")
+	if want := []string{"admins", "cn=ops,ou=g,dc=example"}; !slices.Equal(c.Auth.LDAP.AdminGroups, want) {
+		t.Errorf("a list gives %q", c.Auth.LDAP.AdminGroups)
 	}
 }
 
@@ -275,7 +361,7 @@ func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	c, err := Load("", append([]string{
 		"PURSER_POSTGRES_BIN=/x", "PURSER_SERVER=y", "PURSER_TEST_S3=z", "PURSERS=1", "broken",
-		"PURSER_HTTP_DEBUG_ADDR=", "PURSER_GC_REVIEW_AFTER_EVENTS_TAG_DELETE=1w", "PURSER_LOG_LEVEL=warn", "PURSER_LOG_LEVEL=error",
+		"PURSER_HTTP_DEBUG_ADDR=", "PURSER_GC_REVIEW_AFTER_EVENTS=tag_delete=1w, blob_upload = 0s", "PURSER_LOG_LEVEL=warn", "PURSER_LOG_LEVEL=error",
 	}, home...))
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/gc/events"
 )
 
 // field reads and writes the value of one setting in a Config. If set returns an error, it
@@ -155,18 +157,93 @@ func (f secondsField) set(text string) error {
 	return f.durationField.set(text)
 }
 
+// manyField is the field of a setting that has many values. In the configuration file they may be a
+// list; elsewhere they are one text, in which commas separate them.
+type manyField interface {
+	field
+	// setList sets the values, none of which is empty or has space at an end.
+	setList(entries []string) error
+}
+
 // listField is a setting whose value is a list of texts, separated by commas.
 type listField struct{ p *[]string }
 
 func (f listField) set(text string) error {
-	var list []string
-	for part := range strings.SplitSeq(text, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			list = append(list, part)
+	*f.p = splitList(text, ',')
+	return nil
+}
+
+func (f listField) setList(entries []string) error {
+	for _, entry := range entries {
+		if strings.Contains(entry, ",") {
+			return fmt.Errorf("the entry %q has a comma; write an entry for each value", entry)
 		}
 	}
-	*f.p = list
+	*f.p = entries
 	return nil
+}
+
+// splitList splits a text at a separator that no backslash is before, and leaves empty parts out.
+func splitList(text string, separator byte) (list []string) {
+	begin := 0
+	for i := 0; i <= len(text); i++ {
+		if i < len(text) && (text[i] != separator || i > 0 && text[i-1] == '\\') {
+			continue
+		}
+		if part := strings.TrimSpace(text[begin:i]); part != "" {
+			list = append(list, part)
+		}
+		begin = i + 1
+	}
+	return list
+}
+
+// groupsField is a setting whose value is a list of groups of a directory: names, or DNs, which have
+// commas themselves. Therefore semicolons separate groups if there are any. Without one, a text is either
+// one DN or a list of names with commas.
+type groupsField struct{ p *[]string }
+
+func (f groupsField) set(text string) error {
+	list := splitList(text, ';')
+	if len(list) > 1 || strings.HasSuffix(strings.TrimSpace(text), ";") {
+		*f.p = list
+		return nil
+	}
+	parts := splitList(text, ',')
+	pairs, ambiguous := 0, false
+	for i, part := range parts {
+		if !strings.Contains(part, "=") {
+			continue
+		}
+		pairs++
+		// In a DN the components of the domain stand last.
+		ambiguous = ambiguous || i > 0 && isDomain(parts[i-1]) && !isDomain(part)
+	}
+	switch {
+	case pairs == 0:
+		*f.p = parts
+	case pairs < len(parts) || ambiguous:
+		return errors.New(`it isn't clear where a group ends, since DNs have commas too; write a semicolon between groups, "admins; cn=ops,ou=groups,dc=example,dc=com", or a list in the configuration file`)
+	default:
+		*f.p = list
+	}
+	return nil
+}
+
+// isDomain says whether the part of a DN is a component of a domain.
+func isDomain(part string) bool { return strings.HasPrefix(strings.ToLower(part), "dc=") }
+
+func (f groupsField) setList(entries []string) error {
+	*f.p = entries
+	return nil
+}
+
+func (f groupsField) show() string {
+	text := strings.Join(*f.p, "; ")
+	if strings.Contains(text, "=") {
+		return text
+	}
+	return strings.Join(*f.p, ", ")
 }
 
 func (f listField) show() string { return strings.Join(*f.p, ", ") }
@@ -184,24 +261,52 @@ func (f sizeField) set(text string) error {
 
 func (f sizeField) show() string { return formatSize(*f.p) }
 
-// eventField is the setting of one event's review delay, below gc.review_after_events.
-type eventField struct {
-	c     *Config
-	event string
+// delaysField is the setting of review delays after single events: pairs of an event and a duration,
+// separated by commas. In the configuration file they may also be a group.
+type delaysField struct{ p *map[string]time.Duration }
+
+func (f delaysField) set(text string) error {
+	pairs := map[string]string{}
+	for _, pair := range splitList(text, ',') {
+		event, delay, ok := strings.Cut(pair, "=")
+		event = strings.TrimSpace(event)
+		if _, twice := pairs[event]; twice {
+			return fmt.Errorf("the event %s stands there twice; keep one of them", event)
+		}
+		if !ok {
+			return fmt.Errorf("%q is no event with its delay; write tag_delete=1h, blob_upload=2d", pair)
+		}
+		pairs[event] = strings.TrimSpace(delay)
+	}
+	return f.setPairs(pairs)
 }
 
-func (f eventField) set(text string) error {
-	if text == "" {
-		return errors.New(`it is empty; write a duration such as "24h", or leave the key out`)
+// setPairs sets the delays, which are texts by event.
+func (f delaysField) setPairs(pairs map[string]string) error {
+	delays := map[string]time.Duration{}
+	for event, text := range pairs {
+		if !slices.Contains(events.WithDelay(), event) {
+			return fmt.Errorf("there is no event %q%s", event, didYouMean(event, events.WithDelay()))
+		}
+		if text == "" {
+			return fmt.Errorf(`the delay of %s is empty; write a duration such as "24h", or leave the event out`, event)
+		}
+		var d time.Duration
+		if err := (durationField{&d, 0, maxDuration}).set(text); err != nil {
+			return fmt.Errorf("the delay of %s: %w", event, err)
+		}
+		delays[event] = d
 	}
-	var d time.Duration
-	if err := (durationField{&d, 0, maxDuration}).set(text); err != nil {
-		return err
-	}
-	f.c.GC.ReviewAfterEvents[f.event] = d
+	*f.p = delays
 	return nil
 }
 
-func (f eventField) show() string {
-	return formatDuration(f.c.GC.Delay(f.event))
+func (f delaysField) show() string {
+	var pairs []string
+	for _, event := range events.WithDelay() {
+		if d, ok := (*f.p)[event]; ok {
+			pairs = append(pairs, event+"="+formatDuration(d))
+		}
+	}
+	return strings.Join(pairs, ", ")
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -139,7 +140,7 @@ func (w *walker) member(key string, name, value *yaml.Node) {
 	}
 	s := settingOf(key)
 	if s == nil {
-		w.problem(name, key, "there is no such setting%s", didYouMean(key, allKeys()))
+		w.problem(name, key, "there is no such setting%s", didYouMean(key, slices.Concat(allKeys(), allGroups())))
 		return
 	}
 	// Errors name the line of the setting's key: if the setting's value is a YAML alias,
@@ -148,25 +149,88 @@ func (w *walker) member(key string, name, value *yaml.Node) {
 	if isNull(value) {
 		return // "addr:" without a value keeps the default
 	}
-	text := value.Value
-	if _, ok := s.field(w.c).(objectField); ok && value.Kind == yaml.MappingNode {
-		var members map[string]any
-		object, err := []byte(nil), value.Decode(&members)
-		if err == nil {
-			object, err = json.Marshal(members)
-		}
-		if err != nil {
+	if delays, ok := s.field(w.c).(delaysField); ok && value.Kind == yaml.MappingNode {
+		w.delays(s, delays, name, value)
+		return
+	}
+	f := s.field(w.c)
+	_, isObject := f.(objectField)
+	_, isList := f.(manyField)
+	err := error(nil)
+	switch {
+	case value.Kind == yaml.ScalarNode:
+		err = w.c.set(s, value.Value, w.place(name))
+	case isObject && value.Kind == yaml.MappingNode:
+		var object string
+		if object, err = toJSON(value); err != nil {
 			w.problem(name, key, "it can't be written as JSON: %v", err)
 			return
 		}
-		text = string(object)
-	} else if value.Kind != yaml.ScalarNode {
+		err = w.c.set(s, object, w.place(name))
+	case isList && value.Kind == yaml.SequenceNode:
+		entries, problem := entriesOf(value)
+		if problem != "" {
+			w.problem(name, key, "%s", problem)
+			return
+		}
+		err = w.c.setList(s, entries, w.place(name))
+	case isList:
+		w.problem(name, key, "it must be a list, or one value with commas, not a group")
+	default:
 		w.problem(name, key, "it must be one value, not a list or a group")
-		return
 	}
-	if err := w.c.set(s, text, w.place(name)); err != nil {
+	if err != nil {
 		w.problems = append(w.problems, err)
 	}
+}
+
+// delays applies a group of delays by event.
+func (w *walker) delays(s *setting, f delaysField, name, group *yaml.Node) {
+	pairs := map[string]string{}
+	for i := 0; i+1 < len(group.Content); i += 2 {
+		event, delay := group.Content[i], resolve(group.Content[i+1])
+		_, twice := pairs[event.Value]
+		switch {
+		case event.Kind != yaml.ScalarNode || delay.Kind != yaml.ScalarNode:
+			w.problem(event, s.key, "it must have an event and a duration in each line, tag_delete: 1h")
+			return
+		case twice:
+			w.problem(event, s.key, "the event %s stands there twice; keep one of them", event.Value)
+			return
+		case !isNull(delay): // "tag_delete:" without a value keeps the default
+			pairs[event.Value] = delay.Value
+		}
+	}
+	if err := f.setPairs(pairs); err != nil {
+		w.problem(name, s.key, "%v", err)
+		return
+	}
+	w.c.sources[s.key] = w.place(name)
+}
+
+func toJSON(mapping *yaml.Node) (string, error) {
+	var members map[string]any
+	if err := mapping.Decode(&members); err != nil {
+		return "", err
+	}
+	object, err := json.Marshal(members)
+	return string(object), err
+}
+
+// entriesOf returns the entries of a list, or what is wrong with one of them.
+func entriesOf(list *yaml.Node) (entries []string, problem string) {
+	for i, entry := range list.Content {
+		entry = resolve(entry)
+		text := strings.TrimSpace(entry.Value)
+		switch {
+		case entry.Kind != yaml.ScalarNode:
+			return nil, fmt.Sprintf("entry %d of the list must be one value, not a list or a group", i+1)
+		case isNull(entry) || text == "":
+			return nil, fmt.Sprintf("entry %d of the list is empty; remove it", i+1)
+		}
+		entries = append(entries, text)
+	}
+	return entries, ""
 }
 
 func resolve(n *yaml.Node) *yaml.Node {

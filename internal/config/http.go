@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net"
@@ -55,9 +56,18 @@ type HTTP struct {
 // and its private key, or by ACME. Validate refuses both sources together, and one file
 // without the other. Without a source, TLS is off.
 type TLS struct {
-	Cert string // path
-	Key  string // path
-	ACME ACME
+	Cert       string // path
+	Key        string // path
+	MinVersion string // 1.2 or 1.3
+	ACME       ACME
+}
+
+// Least returns the lowest version of TLS that the registry speaks, as [crypto/tls] numbers it.
+func (t TLS) Least() uint16 {
+	if t.MinVersion == "1.3" {
+		return tls.VersionTLS13
+	}
+	return tls.VersionTLS12
 }
 
 // Enabled says whether the registry speaks TLS.
@@ -100,6 +110,9 @@ func (c *Config) validateHTTP(report reporter) {
 	}
 	if h.TLS.Key != "" && h.TLS.Cert == "" {
 		report("http.tls.key", "http.tls.cert is missing; set both or neither")
+	}
+	if !h.TLS.Enabled() && c.isSet("http.tls.min_version") {
+		report("http.tls.min_version", "there is no certificate, so the registry doesn't speak TLS; set http.tls.cert and http.tls.key or http.tls.acme, or remove it")
 	}
 	c.validateACME(report)
 	for _, name := range h.AllowedHosts {
@@ -200,13 +213,12 @@ var networkWords = map[string][]string{
 type networksField struct{ p *[]netip.Prefix }
 
 func (f networksField) set(text string) error {
-	var names listField
-	names.p = new([]string)
-	if err := names.set(text); err != nil {
-		return err
-	}
+	return f.setList(splitList(text, ','))
+}
+
+func (f networksField) setList(names []string) error {
 	var list []netip.Prefix
-	for _, name := range *names.p {
+	for _, name := range names {
 		words, ok := networkWords[strings.ToLower(name)]
 		if !ok {
 			words = []string{name}

@@ -11,10 +11,8 @@ import (
 type PullStatistics struct {
 	Enabled          bool
 	Interval         time.Duration // between two reads of the audit log
-	Batch            int           // entries of the log, or keys in Redis, that are counted in one transaction
 	Redis            bool          // pulls are counted in Redis first
 	RedisInterval    time.Duration // between two flushes
-	RedisBuffer      int           // most pulls that wait to be sent to Redis
 	IgnoreUserAgents []string      // pulls of these clients don't count; * is a wildcard
 	IgnoreAccounts   []string
 	Join             bool          // a HEAD by tag and a following GET by digest are one pull
@@ -27,7 +25,8 @@ func (p PullStatistics) Counts() bool { return p.Enabled || p.Redis }
 
 // Redis names the Redis server that counts pulls if PullStatistics.Redis is set.
 type Redis struct {
-	URL DSN // "" for none
+	URL    DSN    // "" for none
+	CAFile string // path of a PEM file with the authorities of its certificate; "": the system's
 }
 
 // pullSettings are the settings of pull statistics.
@@ -37,9 +36,6 @@ var pullSettings = []setting{
 	}},
 	{key: "pull_statistics.interval", def: "5m", field: func(c *Config) field {
 		return durationField{&c.PullStatistics.Interval, time.Second, time.Hour}
-	}},
-	{key: "pull_statistics.batch", def: "1000", field: func(c *Config) field {
-		return intField{&c.PullStatistics.Batch, 1, 100_000}
 	}},
 	{key: "pull_statistics.ignore_user_agents", field: func(c *Config) field { return listField{&c.PullStatistics.IgnoreUserAgents} }},
 	{key: "pull_statistics.ignore_accounts", field: func(c *Config) field { return listField{&c.PullStatistics.IgnoreAccounts} }},
@@ -56,11 +52,9 @@ var pullSettings = []setting{
 	{key: "pull_statistics.redis_interval", def: "5m", also: "REDIS_FLUSH_INTERVAL_SECONDS", field: func(c *Config) field {
 		return secondsField{durationField{&c.PullStatistics.RedisInterval, time.Second, time.Hour}}
 	}},
-	{key: "pull_statistics.redis_buffer", def: "10000", field: func(c *Config) field {
-		return intField{&c.PullStatistics.RedisBuffer, 1, 10_000_000}
-	}},
 
 	{key: "redis.url", field: func(c *Config) field { return dsnField{&c.Redis.URL} }},
+	{key: "redis.ca_file", field: func(c *Config) field { return textField{&c.Redis.CAFile} }},
 }
 
 // validatePulls reports an error if pulls are to be counted from an audit log that doesn't
@@ -76,6 +70,9 @@ func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	if err := checkRedisURL(string(c.Redis.URL)); err != nil {
 		report("redis.url", "%v", err)
 	}
+	if c.Redis.CAFile != "" && !strings.HasPrefix(string(c.Redis.URL), "rediss://") {
+		report("redis.ca_file", "redis.url isn't a rediss:// URL, so there is no certificate to check; change that, or remove this")
+	}
 }
 
 // checkRedisURL returns an error unless `text` is empty or the URL of a Redis server. The
@@ -85,6 +82,11 @@ func checkRedisURL(text string) error {
 		return nil
 	}
 	u, err := url.Parse(text)
+	if strings.HasPrefix(text, "redis") && strings.Contains(text, "://") {
+		if err := checkAddress(text); err != nil {
+			return err
+		}
+	}
 	switch {
 	case err != nil:
 	case (u.Scheme == "redis" || u.Scheme == "rediss") && u.Hostname() != "":

@@ -17,6 +17,9 @@ type S3 struct {
 	PathStyle   bool
 	AccessKey   string // "": the usual AWS credential chain
 	SecretKey   Secret
+	CAFile      string        // path of a PEM file with the authorities of the endpoint's certificate; "": the system's
+	Encryption  string        // by the store: none, s3 or kms
+	KMSKey      string        // of the encryption kms; "": the store's own
 	Timeout     time.Duration // without progress of a request
 	Redirect    bool
 	RedirectTTL time.Duration
@@ -77,7 +80,7 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
 func (c *Config) validateS3(report func(key, format string, args ...any)) {
 	s := c.Storage.S3
 	if !c.Storage.UsesS3() {
-		for _, key := range []string{"endpoint", "prefix", "path_style", "access_key", "secret_key", "timeout", "redirect"} {
+		for _, key := range []string{"endpoint", "prefix", "path_style", "access_key", "secret_key", "ca_file", "encryption", "kms_key", "timeout", "redirect"} {
 			key = "storage.s3." + key
 			if setting := settingOf(key); setting.field(c).show() != setting.def {
 				report(key, "it is set but storage.s3.bucket isn't; name the bucket, or remove it to keep blobs in a directory")
@@ -97,6 +100,12 @@ func (c *Config) validateS3(report func(key, format string, args ...any)) {
 	}
 	if strings.HasPrefix(s.Prefix, "/") || strings.HasSuffix(s.Prefix, "/") || strings.Contains(s.Prefix, "//") {
 		report("storage.s3.prefix", "%q has a slash at an end or two in a row; write it as \"a/b\"", s.Prefix)
+	}
+	if s.CAFile != "" && s.Insecure() {
+		report("storage.s3.ca_file", "storage.s3.endpoint is an http URL, so there is no certificate to check; use https, or remove this")
+	}
+	if s.KMSKey != "" && s.Encryption != "kms" {
+		report("storage.s3.kms_key", "it is set but storage.s3.encryption isn't kms; set that, or remove this")
 	}
 	if (s.AccessKey == "") != (s.SecretKey == "") {
 		key, other := "storage.s3.access_key", "storage.s3.secret_key"

@@ -55,6 +55,9 @@ var settings = append([]setting{
 	{key: "http.allow_profiles", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.AllowProfiles} }},
 	{key: "http.tls.cert", field: func(c *Config) field { return textField{&c.HTTP.TLS.Cert} }},
 	{key: "http.tls.key", field: func(c *Config) field { return textField{&c.HTTP.TLS.Key} }},
+	{key: "http.tls.min_version", def: "1.2", field: func(c *Config) field {
+		return choiceField{&c.HTTP.TLS.MinVersion, []string{"1.2", "1.3"}}
+	}},
 	{key: "http.tls.acme.hosts", field: func(c *Config) field { return listField{&c.HTTP.TLS.ACME.Hosts} }},
 	{key: "http.tls.acme.accept_terms", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.TLS.ACME.AcceptTerms} }},
 	{key: "http.tls.acme.email", field: func(c *Config) field { return textField{&c.HTTP.TLS.ACME.Email} }},
@@ -140,6 +143,11 @@ var settings = append([]setting{
 	{key: "storage.s3.secret_key", derived: "the usual AWS chain", field: func(c *Config) field {
 		return secretField{&c.Storage.S3.SecretKey}
 	}},
+	{key: "storage.s3.ca_file", field: func(c *Config) field { return textField{&c.Storage.S3.CAFile} }},
+	{key: "storage.s3.encryption", def: "none", field: func(c *Config) field {
+		return choiceField{&c.Storage.S3.Encryption, []string{"none", "s3", "kms"}}
+	}},
+	{key: "storage.s3.kms_key", field: func(c *Config) field { return textField{&c.Storage.S3.KMSKey} }},
 	{key: "storage.s3.timeout", def: "30s", field: func(c *Config) field {
 		return durationField{&c.Storage.S3.Timeout, time.Second, time.Hour}
 	}},
@@ -199,7 +207,8 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: formatDuration(events.DefaultDelay), field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, trashSettings, clockSettings, hookSettings, authSettings)...)
+	{key: "gc.review_after_events", derived: "none", field: func(c *Config) field { return delaysField{&c.GC.ReviewAfterEvents} }},
+}, slices.Concat(looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, trashSettings, clockSettings, hookSettings, authSettings)...)
 
 // looseSettings are the settings of loose foreign keys.
 var looseSettings = []setting{
@@ -216,23 +225,6 @@ var looseSettings = []setting{
 	{key: "loose_foreign_keys.max_runtime", def: "30s", field: func(c *Config) field {
 		return durationField{&c.LooseForeignKeys.MaxRuntime, time.Second, time.Hour}
 	}},
-}
-
-// eventSettings returns one setting per event, which overrides the review delay after that
-// event.
-func eventSettings() []setting {
-	var list []setting
-	for _, event := range events.WithDelay() {
-		derived := "gc.review_after"
-		if d := events.DelayUnset(event, events.DefaultDelay); d != events.DefaultDelay {
-			derived = formatDuration(d) + ", or gc.review_after where that isn't 24h"
-		}
-		list = append(list, setting{
-			key: "gc.review_after_events." + event, derived: derived, unset: true,
-			field: func(c *Config) field { return eventField{c, event} },
-		})
-	}
-	return list
 }
 
 // settingOf returns the setting with this key, or nil if there is none.
@@ -253,6 +245,23 @@ func isGroup(prefix string) bool {
 		}
 	}
 	return false
+}
+
+// allGroups returns the names of all groups, at any depth.
+func allGroups() []string {
+	var groups []string
+	for i := range settings {
+		for key := settings[i].key; ; {
+			end := strings.LastIndexByte(key, '.')
+			if end < 0 {
+				break
+			}
+			if key = key[:end]; !slices.Contains(groups, key) {
+				groups = append(groups, key)
+			}
+		}
+	}
+	return groups
 }
 
 func allKeys() []string {

@@ -68,7 +68,7 @@ func indent(depth int) string { return strings.Repeat("  ", depth) }
 func (c *Config) scalar(s *setting) string {
 	text := s.field(c).show()
 	switch s.field(c).(type) {
-	case textField, offField, secretField, dsnField, listField, networksField:
+	case textField, offField, secretField, dsnField, listField, groupsField, networksField, delaysField:
 	default:
 		return text
 	}

@@ -23,7 +23,7 @@ func show(t *testing.T, c *Config) string {
 func TestShow(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, "http:\n  addr: 127.0.0.1:1\ndatabase:\n  main: postgres://u:hunter2@h/db\n",
-		"PURSER_GC_REVIEW_AFTER_EVENTS_TAG_DELETE=1w", "PURSER_HTTP_DEBUG_ADDR=off")
+		"PURSER_GC_REVIEW_AFTER_EVENTS=tag_delete=1w", "PURSER_HTTP_DEBUG_ADDR=off")
 	if err := c.Set("log.level", "debug", "flag --log-level"); err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +37,8 @@ func TestShow(t *testing.T) {
 		`(?m)^storage:\n  filesystem:\n    path: /data/blobs +# default\n  s3:\n    endpoint: "" `,
 		`(?m)^  delete_timeout: 2s +# default$`,
 		`(?m)^  manifest_bytes: 64MiB +# default$`,
-		`(?m)^    # blob_upload: 24h +# default: gc\.review_after$`,
-		`(?m)^    tag_delete: 168h +# env PURSER_GC_REVIEW_AFTER_EVENTS_TAG_DELETE$`,
+		`(?m)^  # reserve: 3GiB +# default: 3GiB, or a tenth`,
+		`(?m)^  review_after_events: tag_delete=168h +# env PURSER_GC_REVIEW_AFTER_EVENTS$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no match for %s in\n%s", want, out)
@@ -47,7 +47,7 @@ func TestShow(t *testing.T) {
 	list := c.Settings()
 	for _, want := range []Shown{
 		{"log.level", "debug", "flag --log-level"}, {"database.stats", "postgres://u:(hidden)@h/db", "default"},
-		{"gc.review_after_events.blob_upload", "24h", "default: gc.review_after"},
+		{"storage.reserve", "3GiB", "default: 3GiB, or a tenth of the disk where that is less"},
 	} {
 		if !slices.Contains(list, want) {
 			t.Errorf("no %+v in %+v", want, list)

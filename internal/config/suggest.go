@@ -7,9 +7,10 @@ import "strings"
 // a known key in another group whose last part is the same. If there is no such key either,
 // the end of the message refers to the documentation.
 func didYouMean(name string, known []string) string {
-	best, bestDistance := "", len(name)/3+1
+	// Two letters of a short name may have changed places, which counts as two.
+	best, bestDistance := "", 1+max(len(name)/3, min(len(name)/2, 2))
 	for _, k := range known {
-		if d := distance(name, k); d < bestDistance {
+		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < bestDistance {
 			best, bestDistance = k, d
 		}
 	}

@@ -13,11 +13,7 @@ import (
 func (c *Config) Validate() error {
 	var problems []error
 	report := func(key, format string, args ...any) {
-		place := ""
-		if c.isSet(key) {
-			place = c.Source(key) + ": "
-		}
-		problems = append(problems, errors.New(place+key+": "+fmt.Sprintf(format, args...)))
+		problems = append(problems, c.Problem(key, fmt.Errorf(format, args...)))
 	}
 	c.validatePaths(report)
 	c.validateHTTP(report)
@@ -29,6 +25,15 @@ func (c *Config) Validate() error {
 	c.validateWebhook(report)
 	c.validatePulls(report)
 	return errors.Join(problems...)
+}
+
+// Problem returns `err` as a problem of the setting `key`, with the place of its value in front, in the
+// form of the errors of Validate.
+func (c *Config) Problem(key string, err error) error {
+	if c.isSet(key) {
+		return fmt.Errorf("%s: %s: %w", c.Source(key), key, err)
+	}
+	return fmt.Errorf("%s: %w", key, err)
 }
 
 func (c *Config) validatePaths(report func(key, format string, args ...any)) {
@@ -43,6 +48,9 @@ func (c *Config) validatePaths(report func(key, format string, args ...any)) {
 		{"http.tls.acme.ca_file", c.HTTP.TLS.ACME.CAFile},
 		{"auth.htpasswd", c.Auth.Htpasswd},
 		{"auth.ldap.ca_file", c.Auth.LDAP.CAFile},
+		{"auth.oidc.ca_file", c.Auth.OIDC.CAFile},
+		{"storage.s3.ca_file", c.Storage.S3.CAFile},
+		{"redis.ca_file", c.Redis.CAFile},
 	} {
 		if strings.HasPrefix(p.path, "~") && c.isSet(p.key) {
 			report(p.key, "%q: only a shell knows what ~ is; write the whole path", p.path)
@@ -61,10 +69,10 @@ func (c *Config) validateDatabase(report func(key, format string, args ...any)) 
 		if d.key == "database.stats" && d.dsn == c.Database.Main {
 			continue // the same problem is reported once
 		}
-		if d.dsn != "" && !looksLikeDSN(string(d.dsn)) {
-			// Don't repeat the text: it may be a password.
-			report(d.key, "it is neither a URL, postgres://user:password@host:5432/name, nor pairs, \"host=… dbname=…\"")
-		} else if err := d.dsn.checkFiles(); err != nil {
+		if d.dsn == "" {
+			continue
+		}
+		if err := errors.Join(d.dsn.check(), d.dsn.checkFiles()); err != nil {
 			report(d.key, "%v", err)
 		}
 	}

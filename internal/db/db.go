@@ -44,6 +44,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -107,9 +108,26 @@ type DB struct {
 	log  *slog.Logger
 }
 
+// CheckDSN returns why a DSN can't be used, nil if it can. It connects to nothing, and reads the files that
+// the DSN names. The error repeats nothing of the DSN.
+func CheckDSN(dsn string) error {
+	_, err := parse(dsn)
+	return err
+}
+
+func parse(dsn string) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if failure, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+		// Its text has the DSN, with as much of the password hidden as the driver has found.
+		_, text, _ := strings.Cut(failure.Error(), "`: ")
+		return nil, errors.New(text)
+	}
+	return cfg, err
+}
+
 // Open makes the pool of connections but doesn't connect: the first query, or Ping, does.
 func Open(ctx context.Context, o Options) (*DB, error) {
-	cfg, err := pgxpool.ParseConfig(o.DSN)
+	cfg, err := parse(o.DSN)
 	if err != nil {
 		return nil, fmt.Errorf("reading the database's DSN: %w", err)
 	}

@@ -2,6 +2,7 @@ package pullstats
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -68,6 +69,23 @@ func parseRedisURL(rawURL string) (*redis.Options, error) {
 		err = inner.Err
 	}
 	return nil, fmt.Errorf("this is no URL of a Redis (redis://[user:password@]host:port[/number], rediss:// with TLS, or unix:///path): %w", err)
+}
+
+// Trust lets the server's certificate be signed by the authorities `roots`, instead of those of the
+// system. It is called before the first use. It has no effect without TLS, or if roots is nil.
+func (r *Redis) Trust(roots *x509.CertPool) {
+	if r.opt.TLSConfig != nil && roots != nil {
+		r.opt.TLSConfig.RootCAs = roots
+	}
+}
+
+// Ping asks the server whether it answers, without a look at what it has.
+func (r *Redis) Ping(ctx context.Context) error {
+	c, err := r.dial(ctx)
+	if err != nil {
+		return fmt.Errorf("reaching Redis at %s: %w", r.opt.Addr, err)
+	}
+	return c.Close()
 }
 
 // Address returns the server's address, without user and password.

@@ -23,6 +23,12 @@ const (
 	minKey, maxKey, maxText = 24, 64, 512 // bytes; the first two are the specification's
 )
 
+// CheckSecret returns what is wrong with Options.Secret, nil if nothing is.
+func CheckSecret(secret string) error {
+	_, err := signer(secret)
+	return err
+}
+
 // signer returns a function that signs notices with the secret; nil if there is no secret.
 // Only this function has the key, so that printing a Sender can't reveal it.
 func signer(secret string) (func(id string, at time.Time, body string) string, error) {

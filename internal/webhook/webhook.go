@@ -283,6 +283,16 @@ func (s *Sender) Wake() {
 // guard refuses receivers whose addresses aren't public.
 var guard = netguard.Guard{Hint: "name another host, or, if the receiver is meant to be there, set allow_private (autoprune.webhook.allow_private, or webhooks.allow_private for webhooks of namespaces and callbacks)"}
 
+// CheckURL returns what is wrong with Options.URL, nil if nothing is. It doesn't look up the host. The
+// error doesn't repeat the URL.
+func CheckURL(text string, allowPrivate bool) error {
+	if text == "" {
+		return nil
+	}
+	_, err := parseURL(text, allowPrivate)
+	return err
+}
+
 // parseURL checks and parses a URL, without looking up its host. Its errors don't repeat
 // the URL, which may contain credentials.
 func parseURL(text string, allowPrivate bool) (*url.URL, error) {

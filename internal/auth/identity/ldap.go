@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -173,16 +172,8 @@ func (d *Directory) parseURL() error {
 		return nil
 	}
 	d.tls = &tls.Config{ServerName: u.Hostname(), MinVersion: tls.VersionTLS12}
-	if d.opt.CAFile == "" {
-		return nil
-	}
-	file, err := operatorfile.Read(context.Background(), d.opt.CAFile, operatorfile.MaxPEM)
-	if err != nil {
+	if d.tls.RootCAs, err = operatorfile.Roots(context.Background(), d.opt.CAFile); err != nil {
 		return fmt.Errorf("reading the file of authorities: %w", err)
-	}
-	d.tls.RootCAs = x509.NewCertPool()
-	if !d.tls.RootCAs.AppendCertsFromPEM(file.Text) {
-		return fmt.Errorf("there is no PEM certificate in %s", d.opt.CAFile)
 	}
 	return nil
 }

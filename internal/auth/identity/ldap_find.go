@@ -1,6 +1,9 @@
 package identity
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // begin waits until a log-in may use the directory. It returns the context of the log-in, and what
 // ends it.
@@ -34,6 +37,16 @@ func (d *Directory) Find(ctx context.Context, name string) (Identity, error) {
 		return Identity{}, refused("%s", problem)
 	}
 	return d.identity(ctx, service, entry)
+}
+
+// Check logs the service account in and searches for a user who isn't there. It returns an
+// ErrUnavailable if that can't be done.
+func (d *Directory) Check(ctx context.Context) error {
+	_, err := d.Find(ctx, randomText())
+	if errors.Is(err, ErrRefused) {
+		return nil
+	}
+	return err
 }
 
 // Decoy does what Login does for a name that the directory doesn't have. It returns an ErrRefused, or

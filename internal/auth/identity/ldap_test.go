@@ -380,7 +380,7 @@ func TestDirectoryOptions(t *testing.T) {
 		{func(o *DirectoryOptions) { o.URL = "ldap://localhost" }, ""},
 		{func(o *DirectoryOptions) { o.StartTLS = true }, "from the beginning"},
 		{func(o *DirectoryOptions) { o.URL, o.CAFile = "ldap://localhost", empty }, "aren't encrypted"},
-		{func(o *DirectoryOptions) { o.CAFile = empty }, "no PEM certificate"},
+		{func(o *DirectoryOptions) { o.CAFile = empty }, "no certificate in PEM format"},
 		{func(o *DirectoryOptions) { o.CAFile = empty + ".missing" }, "reading the file"},
 		{func(o *DirectoryOptions) { o.URL = "https://directory.example" }, "should be ldaps://"},
 		{func(o *DirectoryOptions) { o.URL = "ldaps://cn=x:secret@directory.example" }, "should be ldaps://"},

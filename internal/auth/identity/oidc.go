@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,7 +42,11 @@ type ProviderOptions struct {
 	// RequiredGroups are the groups whose members may log in: one of them is enough. Empty:
 	// everyone whom the provider knows may.
 	RequiredGroups []string
-	// HTTP sends the requests to the provider. Default: a client with a limit of 10 s.
+	// Roots are the authorities that may have signed the provider's certificate. Default: the
+	// system's.
+	Roots *x509.CertPool
+	// HTTP sends the requests to the provider; Roots has no effect then. Default: a client with a
+	// limit of 10 s.
 	HTTP *http.Client
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -116,11 +122,21 @@ func NewProvider(o ProviderOptions) (*Provider, error) {
 		client = *o.HTTP
 	}
 	if client.Transport == nil {
-		client.Transport = http.DefaultTransport
+		client.Transport = transport(o.Roots)
 	}
 	client.Transport = boundedTransport{client.Transport}
 	client.CheckRedirect = refuseRedirects
 	return &Provider{o: o, client: &client, watch: newGroupWatch(o.Log, "auth.oidc.", o.RequiredGroups, o.AdminGroups)}, nil
+}
+
+// transport returns the default HTTP transport, with the authorities `roots` unless they are nil.
+func transport(roots *x509.CertPool) http.RoundTripper {
+	if roots == nil {
+		return http.DefaultTransport
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	return t
 }
 
 // discover returns what the discovery document says. It asks the provider if it hasn't an answer
@@ -161,6 +177,12 @@ func (p *Provider) discover(ctx context.Context) (*discovered, error) {
 	case <-ctx.Done():
 		return nil, unavailable("asking the OpenID Connect provider", ctx.Err())
 	}
+}
+
+// Check reads the discovery document. It returns an ErrUnavailable if that can't be done.
+func (p *Provider) Check(ctx context.Context) error {
+	_, err := p.discover(ctx)
+	return err
 }
 
 // request requests the discovery document.

@@ -178,7 +178,7 @@ func (w *writer) create(ctx context.Context) error {
 		return err
 	}
 	key := w.key(at)
-	id, err := w.s.core.NewMultipartUpload(patiently(ctx), w.s.bucket, w.s.name(key), minio.PutObjectOptions{ContentType: octetStream})
+	id, err := w.s.core.NewMultipartUpload(patiently(ctx), w.s.bucket, w.s.name(key), w.s.putOptions(octetStream))
 	if err != nil {
 		return fmt.Errorf("beginning multipart upload of object %s: %w", key, err)
 	}

@@ -60,7 +60,7 @@ func wasFirst(err error) bool {
 }
 
 func (s *Store) putIdentity(ctx context.Context, b []byte, onlyNew bool) error {
-	o := minio.PutObjectOptions{ContentType: "application/json"}
+	o := s.putOptions("application/json")
 	if onlyNew {
 		o.SetMatchETagExcept("*")
 	}

@@ -22,9 +22,9 @@ func (s *Store) Put(ctx context.Context, key string, size int64, r io.Reader) er
 	for size > part*maxParts {
 		part *= 2
 	}
-	_, err := s.core.Client.PutObject(patiently(ctx), s.bucket, s.name(key), &exactReader{r, size}, size, minio.PutObjectOptions{
-		ContentType: octetStream, PartSize: uint64(part), DisableContentSha256: true,
-	})
+	o := s.putOptions(octetStream)
+	o.PartSize, o.DisableContentSha256 = uint64(part), true
+	_, err := s.core.Client.PutObject(patiently(ctx), s.bucket, s.name(key), &exactReader{r, size}, size, o)
 	if err != nil {
 		return fmt.Errorf("storing object %s: %w", key, err)
 	}

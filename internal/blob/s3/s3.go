@@ -24,6 +24,7 @@ package s3
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -34,6 +35,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/encrypt"
 
 	"github.com/purser-registry/purser/internal/blob"
 )
@@ -73,8 +75,41 @@ type Options struct {
 	// to complete an upload. Default 30 seconds.
 	Timeout time.Duration
 
-	// Transport replaces the default HTTP transport.
+	// Roots are the authorities that may have signed the service's certificate. Default: the
+	// system's.
+	Roots *x509.CertPool
+
+	// Encryption says how the service encrypts the objects that are written. Default: as the
+	// bucket has it.
+	Encryption Encryption
+	// KMSKey is the key at the service's key management with EncryptKMS. Default: the service's own.
+	KMSKey string
+
+	// Transport replaces the default HTTP transport. Roots has no effect then.
 	Transport http.RoundTripper
+}
+
+// Encryption says with whose keys the service encrypts objects.
+type Encryption string
+
+// The kinds of encryption by the service.
+const (
+	EncryptNone Encryption = ""    // nothing is asked for: the bucket's default applies
+	EncryptS3   Encryption = "s3"  // SSE-S3: keys of the service
+	EncryptKMS  Encryption = "kms" // SSE-KMS: keys of a key management
+)
+
+// serverSide returns the encryption that is asked for with each object that is written; nil: none.
+func (o Options) serverSide() (encrypt.ServerSide, error) {
+	switch o.Encryption {
+	case EncryptNone:
+		return nil, nil
+	case EncryptS3:
+		return encrypt.NewSSE(), nil
+	case EncryptKMS:
+		return encrypt.NewSSEKMS(o.KMSKey, nil)
+	}
+	return nil, fmt.Errorf("S3 store: there is no encryption %q", o.Encryption)
 }
 
 // Store is a blob.Store in a bucket.
@@ -86,6 +121,7 @@ type Store struct {
 	bucket    string
 	prefix    string
 	partSize  int64
+	sse       encrypt.ServerSide // nil: none
 }
 
 var _ blob.Store = (*Store)(nil)
@@ -110,11 +146,15 @@ func New(o Options) (*Store, error) {
 		return nil, fmt.Errorf("S3 store: part size %d is below S3's minimum of %d", o.PartSize, minPartSize)
 	}
 	if o.Transport == nil {
-		if o.Transport, err = newTransport(secure); err != nil {
+		if o.Transport, err = newTransport(secure, o.Roots); err != nil {
 			return nil, fmt.Errorf("S3 store: %w", err)
 		}
 	}
 	o.Transport = &impatient{o.Transport, cmp.Or(o.Timeout, defaultTimeout)}
+	sse, err := o.serverSide()
+	if err != nil {
+		return nil, err
+	}
 	creds := credentialsOf(o)
 	opts := &minio.Options{
 		Creds: creds, Secure: secure, Region: o.Region, Transport: o.Transport,
@@ -133,7 +173,7 @@ func New(o Options) (*Store, error) {
 	}
 	return &Store{
 		core: core, creds: creds, transport: o.Transport, endpoint: o.Endpoint,
-		bucket: o.Bucket, prefix: prefix, partSize: o.PartSize,
+		bucket: o.Bucket, prefix: prefix, partSize: o.PartSize, sse: sse,
 	}, nil
 }
 
@@ -151,10 +191,13 @@ func parseEndpoint(endpoint string) (host string, secure bool, err error) {
 	return u.Host, u.Scheme == "https", nil
 }
 
-func newTransport(secure bool) (http.RoundTripper, error) {
+func newTransport(secure bool, roots *x509.CertPool) (http.RoundTripper, error) {
 	t, err := minio.DefaultTransport(secure)
 	if err != nil {
 		return nil, err
+	}
+	if roots != nil && t.TLSClientConfig != nil {
+		t.TLSClientConfig.RootCAs = roots
 	}
 	t.MaxIdleConnsPerHost = 128
 	t.ResponseHeaderTimeout = 0 // see impatient
@@ -180,6 +223,11 @@ func (s *Store) Close() error {
 		t.CloseIdleConnections()
 	}
 	return nil
+}
+
+// putOptions returns the options of requests that write an object, or begin to.
+func (s *Store) putOptions(contentType string) minio.PutObjectOptions {
+	return minio.PutObjectOptions{ContentType: contentType, ServerSideEncryption: s.sse}
 }
 
 // name returns the object's name in the bucket.

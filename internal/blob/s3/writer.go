@@ -463,7 +463,7 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 	w.made = append(w.made, key) // also if the answer of the service is lost
 	data := &body{b: &w.buf}
 	defer data.close()
-	opts := minio.PutObjectOptions{ContentType: octetStream}
+	opts := w.s.putOptions(octetStream)
 	sum := ""
 	if w.buf.n == 0 {
 		// With chunked signing, the request body for an empty object would consist of a

@@ -101,8 +101,7 @@ func TestDocumentation(t *testing.T) {
 			if e.Default > 0 {
 				unset = fmt.Sprintf("%gh, or `gc.review_after` where that isn't %gh", e.Default.Hours(), events.DefaultDelay.Hours())
 			}
-			delays = append(delays, "| `gc.review_after_events."+e.Name+"` | `PURSER_GC_REVIEW_AFTER_EVENTS_"+
-				strings.ToUpper(e.Name)+"` | "+unset+" | Review delay of "+e.Queues+". |")
+			delays = append(delays, "| `"+e.Name+"` | "+unset+" | "+e.Queues+" |")
 		}
 	}
 	text := read(t, "../../../docs/garbage-collection.md")
@@ -113,7 +112,9 @@ func TestDocumentation(t *testing.T) {
 			strings.Join(got, "\n"), strings.Join(queues, "\n"))
 	}
 	text = read(t, "../../../docs/configuration.md")
-	if got := regexp.MustCompile("(?m)^\\| `gc\\.review_after_events\\..*").FindAllString(text, -1); !slices.Equal(got, delays) {
+	_, table, _ = strings.Cut(text, "\n| Event | Default |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	if got := regexp.MustCompile("(?m)^\\| `.*").FindAllString(table, -1); !slices.Equal(got, delays) {
 		t.Errorf("docs/configuration.md has the delays\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(delays, "\n"))
 	}
 	if hours := "| `24h` |"; events.DefaultDelay.Hours() != 24 || !strings.Contains(text, "| `gc.review_after` | `PURSER_GC_REVIEW_AFTER` "+hours) {

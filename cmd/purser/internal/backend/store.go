@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/storeid"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -113,16 +114,30 @@ func StorePlace(s config.Storage) string {
 	return place
 }
 
+// openBucket makes the store of a bucket. It sends no request.
+func openBucket(ctx context.Context, c config.S3) (*s3.Store, error) {
+	roots, err := operatorfile.Roots(ctx, c.CAFile)
+	if err != nil {
+		return nil, of("storage.s3.ca_file", err)
+	}
+	encryption := s3.Encryption(c.Encryption)
+	if c.Encryption == "none" {
+		encryption = s3.EncryptNone
+	}
+	return s3.New(s3.Options{
+		Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
+		AccessKey: c.AccessKey, SecretKey: string(c.SecretKey), Roots: roots,
+		Encryption: encryption, KMSKey: c.KMSKey, Timeout: c.Timeout,
+	})
+}
+
 // TryStore opens the configured blob store and tests it with a request. The options `dir`
 // apply if the store is a directory.
 func TryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
 	var store blob.Store
 	var err error
 	if c := cfg.S3; cfg.UsesS3() {
-		store, err = s3.New(s3.Options{
-			Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
-			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey), Timeout: c.Timeout,
-		})
+		store, err = openBucket(ctx, c)
 	} else {
 		store, err = blob.OpenDir(dir)
 	}

@@ -2,13 +2,13 @@ package backend
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/backup"
-	"github.com/purser-registry/purser/internal/blob/s3"
 	"github.com/purser-registry/purser/internal/config"
 )
 
@@ -22,7 +22,7 @@ type S3Access struct {
 }
 
 // BackupTarget opens the place that the argument names: a directory, or s3://BUCKET/PREFIX.
-func BackupTarget(text string, cfg config.Storage, a S3Access) (backup.Target, error) {
+func BackupTarget(ctx context.Context, text string, cfg config.Storage, a S3Access) (backup.Target, error) {
 	rest, inS3 := strings.CutPrefix(text, "s3://")
 	if !inS3 {
 		if text == "" || strings.Contains(text, "://") {
@@ -35,14 +35,16 @@ func BackupTarget(text string, cfg config.Storage, a S3Access) (backup.Target, e
 	if c := cfg.S3; cfg.UsesS3() && bucket == c.Bucket && prefix == c.Prefix {
 		return nil, fmt.Errorf("%s is the place of the registry's own blobs: name another bucket or prefix", text)
 	}
-	accessKey, secretKey := cfg.S3.AccessKey, string(cfg.S3.SecretKey)
-	if a.Endpoint != "" && os.Getenv("AWS_ACCESS_KEY_ID") != "" {
-		accessKey, secretKey = "", "" // another service has other keys: those of the environment
+	c := cfg.S3
+	c.Endpoint, c.Region, c.Bucket, c.Prefix = cmp.Or(a.Endpoint, c.Endpoint), cmp.Or(a.Region, c.Region), bucket, prefix
+	c.PathStyle = a.PathStyle || c.PathStyle
+	if a.Endpoint != "" {
+		// Another service has another key management, and other access keys: those of the environment.
+		if c.KMSKey = ""; os.Getenv("AWS_ACCESS_KEY_ID") != "" {
+			c.AccessKey, c.SecretKey = "", ""
+		}
 	}
-	store, err := s3.New(s3.Options{
-		Endpoint: cmp.Or(a.Endpoint, cfg.S3.Endpoint), Region: cmp.Or(a.Region, cfg.S3.Region), Bucket: bucket, Prefix: prefix,
-		PathStyle: a.PathStyle || cfg.S3.PathStyle, AccessKey: accessKey, SecretKey: secretKey, Timeout: cfg.S3.Timeout,
-	})
+	store, err := openBucket(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", text, err)
 	}

@@ -15,7 +15,7 @@ func TestBackupTargetElsewhere(t *testing.T) {
 	blobs := config.Storage{S3: config.S3{Endpoint: "http://127.0.0.1:1", Region: server.Region, Bucket: "images", AccessKey: "wrong", SecretKey: "wrong"}}
 	list := func() error {
 		t.Helper()
-		target, err := backend.BackupTarget("s3://"+server.Bucket+"/backups", blobs, backend.S3Access{Endpoint: server.Endpoint, PathStyle: true})
+		target, err := backend.BackupTarget(t.Context(), "s3://"+server.Bucket+"/backups", blobs, backend.S3Access{Endpoint: server.Endpoint, PathStyle: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -89,6 +89,6 @@ func printFreePlan(w io.Writer, p *autoprune.FreePlan) error {
 	case !p.Enough:
 		text += ", and not more, of what wasn't used for so long"
 	}
-	_, err := fmt.Fprintln(w, text+".\nThe space comes back when garbage collection deletes the manifests, gc.review_after_events.tag_prune after the run (a week by default), and their blobs, gc.review_after later.")
+	_, err := fmt.Fprintln(w, text+".\nThe space comes back when garbage collection deletes the manifests, a week after the run by default (tag_prune of gc.review_after_events), and their blobs, gc.review_after later.")
 	return err
 }

@@ -35,8 +35,7 @@ func settings(dir, addr string) []string {
 		"PURSER_LOG_LEVEL=warn",
 		"PURSER_LOG_FORMAT=text",
 		"PURSER_GC_REVIEW_AFTER=" + reviewDelay.String(),
-		"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=" + pushDelay.String(),
-		"PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=" + pushDelay.String(),
+		"PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=" + pushDelay.String() + ", manifest_upload=" + pushDelay.String(),
 		"PURSER_AUTOPRUNE_INTERVAL=1s",
 		"PURSER_PULL_STATISTICS_INTERVAL=1s",
 	}

@@ -34,8 +34,8 @@ func (t *targetFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&t.s3.PathStyle, "s3-path-style", false, "name TARGET's bucket in the path, not in the host (default: as storage.s3)")
 }
 
-func (t *targetFlags) open(text string, cfg *config.Config) (backup.Target, error) {
-	target, err := backend.BackupTarget(text, cfg.Storage, t.s3)
+func (t *targetFlags) open(ctx context.Context, text string, cfg *config.Config) (backup.Target, error) {
+	target, err := backend.BackupTarget(ctx, text, cfg.Storage, t.s3)
 	if err != nil {
 		return nil, command.Usagef("TARGET: %w", err)
 	}
@@ -73,7 +73,7 @@ func backupCommand(src *command.Source) *cobra.Command {
 			return command.Usagef("--deep reads the copies of blobs, and --blobs %s makes none", blobs)
 		}
 		return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-			target, err := t.open(args[0], cfg)
+			target, err := t.open(ctx, args[0], cfg)
 			if err != nil {
 				return err
 			}
@@ -211,7 +211,7 @@ func loadForTarget(src *command.Source, cmd *cobra.Command, t *targetFlags, text
 	if err != nil {
 		return nil, nil, err
 	}
-	target, err := t.open(text, cfg)
+	target, err := t.open(cmd.Context(), text, cfg)
 	return cfg, target, err
 }
 

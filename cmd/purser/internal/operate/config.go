@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
@@ -15,7 +16,7 @@ func configCommand(src *command.Source) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := src.LoadAndTell(cmd)
-			if err != nil {
+			if err := backend.CheckSettings(cmd.Context(), cfg, err); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The configuration is valid.\n%s\n", cfg.Access())

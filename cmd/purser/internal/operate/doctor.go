@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -35,23 +36,28 @@ type finding struct {
 
 // doctor looks at a configuration and at what runs by it. It changes nothing.
 type doctor struct {
-	cfg      *config.Config
-	dsn      string
-	db       *db.DB
-	findings []finding
-	looked   []string // what it has looked at
+	cfg *config.Config
+	log *slog.Logger
+	dsn string
+	db  *db.DB
+	// statsAway says that the statistics' database can't be used.
+	statsAway bool
+	findings  []finding
+	looked    []string // what it has looked at
 }
 
 func (d *doctor) find(level, about, remedy, text string, args ...any) {
 	d.findings = append(d.findings, finding{level, about, fmt.Sprintf(text, args...), remedy})
 }
 
-// look runs an examination. If it fails, that is a finding itself.
+// look runs an examination. If it fails, that is a finding itself, unless the same error is one already.
 func (d *doctor) look(what string, examine func() error) {
 	d.looked = append(d.looked, what)
-	if err := examine(); err != nil {
-		d.find(levelError, what, "mend the cause, then run \"purser doctor\" again", "it couldn't be examined: %v", err)
+	err := examine()
+	if err == nil || slices.ContainsFunc(d.findings, func(f finding) bool { return strings.Contains(f.Text, err.Error()) }) {
+		return
 	}
+	d.find(levelError, what, "mend the cause, then run \"purser doctor\" again", "it couldn't be examined: %v", err)
 }
 
 // report is the result in JSON.
@@ -72,11 +78,17 @@ func doctorCommand(src *command.Source) *cobra.Command {
 	out := command.AddFormat(cmd)
 	command.AddServeFlags(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d := &doctor{}
-		if err := withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-			d.cfg, d.dsn = cfg, dsn
-			return d.examine(ctx, cmd)
-		}); err != nil {
+		cfg, err := src.LoadAndTell(cmd)
+		if err != nil {
+			return err
+		}
+		log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
+		if err != nil {
+			return err
+		}
+		d := &doctor{cfg: cfg, log: log}
+		d.examine(cmd.Context())
+		if err := cmd.Context().Err(); err != nil {
 			return err
 		}
 		slices.SortStableFunc(d.findings, func(a, b finding) int { return rankOf(a.Level) - rankOf(b.Level) })
@@ -109,18 +121,49 @@ func writeReport(w io.Writer, r report) error {
 	return err
 }
 
-// examine looks at everything. It returns an error if the database can't be used at all; other
-// failures are findings.
-func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
+// examine looks at everything that it can: what is away or wrong is a finding, and the rest is examined
+// all the same.
+func (d *doctor) examine(ctx context.Context) {
 	d.look("the configuration", func() error { return d.examineConfiguration(ctx) })
 	d.look("this machine", d.examineMachine)
-	log, err := command.NewLogger(cmd.ErrOrStderr(), d.cfg.Log)
-	if err != nil {
-		return err
+	complete := d.examineDatabase(ctx)
+	if !complete {
+		// What needs tables isn't examined.
+		d.look("the blob store", func() error { return d.tryStore(ctx) })
+		d.lookAtRedis(ctx)
 	}
-	d.db, err = db.Open(ctx, db.Options{DSN: d.dsn, MaxConns: doctorConns, ApplicationName: "purser doctor", Log: log})
-	if err != nil {
+	a := d.cfg.Auth
+	if a.Enabled && a.LDAP.URL != "" {
+		d.look("the directory", func() error { return d.tryDirectory(ctx) })
+	}
+	if a.Enabled && a.OIDC.Issuer != "" {
+		d.look("the OpenID Connect provider", func() error { return d.tryProvider(ctx) })
+	}
+}
+
+// lookAtRedis tries Redis, if there is one, where the statistics can't be examined.
+func (d *doctor) lookAtRedis(ctx context.Context) {
+	if d.cfg.Redis.URL != "" {
+		d.look("Redis", func() error { return d.tryRedis(ctx) })
+	}
+}
+
+// examineDatabase looks at the database and at all that needs it. complete says that it has all tables,
+// so that nothing was left out.
+func (d *doctor) examineDatabase(ctx context.Context) (complete bool) {
+	stop := func() {}
+	defer func() { stop() }()
+	opened := false
+	d.look("the database", func() (err error) {
+		if d.dsn, stop, err = findDSN(ctx, d.cfg, true, d.log); err != nil {
+			return err
+		}
+		d.db, err = db.Open(ctx, db.Options{DSN: d.dsn, MaxConns: doctorConns, ApplicationName: "purser doctor", Log: d.log})
+		opened = err == nil
 		return err
+	})
+	if !opened {
+		return false
 	}
 	defer d.db.Close()
 	usable := false
@@ -129,39 +172,49 @@ func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	})
 	if !usable {
-		return nil
+		return false
 	}
 	d.look("PostgreSQL's settings", func() error { return d.examineSettings(ctx) })
 	d.look("its connections", func() error { return d.examineConnections(ctx) })
 	d.look("the clocks", func() error { return d.examineClock(ctx) })
-	complete := false
 	d.look("the schema", func() (err error) {
 		complete, err = d.examineSchema(ctx)
 		return err
 	})
-	if !complete {
-		return nil // the rest needs tables that may be missing
+	if complete {
+		d.examineContent(ctx)
 	}
+	return complete
+}
+
+// examineContent looks at what is in the tables, and at the work that it calls for.
+func (d *doctor) examineContent(ctx context.Context) {
 	d.look("the servers' settings", func() error { return d.examineServers(ctx) })
 	d.look("the planner's statistics", func() error { return d.examineStatistics(ctx) })
-	d.look("the blob store", func() error { return d.examineStore(ctx, log) })
+	d.look("the blob store", func() error { return d.examineStore(ctx, d.log) })
 	d.look("backups", func() error { return d.examineBackups(ctx) })
 	d.look("the background work", func() error {
-		c := catalog.New(catalog.Options{DB: d.db, CacheOff: true, Log: log})
-		clocks, err := backend.NewClock(d.cfg, clock.Options{DB: d.db, Log: log})
+		c := catalog.New(catalog.Options{DB: d.db, CacheOff: true, Log: d.log})
+		clocks, err := backend.NewClock(d.cfg, clock.Options{DB: d.db, Log: d.log})
 		if err != nil {
 			return err
 		}
 		return errors.Join(d.examineRest(ctx, clocks), d.examinePolicies(ctx), d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, clocks, nil)), d.examineTasks(ctx))
 	})
-	keys, err := backend.OpenLooseKeys(ctx, d.cfg, d.dsn, log)
-	if err != nil {
-		return err
+	var keys *backend.LooseKeys
+	if !d.statsAway {
+		d.look("the databases of loose foreign keys", func() (err error) {
+			keys, err = backend.OpenLooseKeys(ctx, d.cfg, d.dsn, d.log)
+			return err
+		})
+	}
+	if keys == nil {
+		d.lookAtRedis(ctx)
+		return
 	}
 	defer keys.Close()
 	d.look("loose foreign keys", func() error { return d.examineLooseKeys(ctx, keys) })
 	d.look("pull statistics", func() error { return d.examinePulls(ctx, keys.Stats) })
-	return nil
 }
 
 // doctorConns is how many connections the doctor opens at most.

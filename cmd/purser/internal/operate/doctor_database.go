@@ -184,22 +184,24 @@ func (d *doctor) examineClock(ctx context.Context) error {
 	return nil
 }
 
-// examineSchema compares the schema with what this program needs. complete says that all tables
-// are there.
+// examineSchema compares the schema with what this program needs. complete says that all tables of
+// the metadata are there. The statistics' database may be away.
 func (d *doctor) examineSchema(ctx context.Context) (complete bool, err error) {
 	list, err := backend.Migrations(ctx, d.cfg, d.dsn)
-	if err != nil {
+	if err != nil && list == nil {
 		return false, err
 	}
+	d.statsAway = err != nil
+	away := backend.ExplainDatabase(d.cfg, err)
 	switch err := backend.ForCommand(backend.SchemaComplete(list)); {
 	case errors.Is(err, db.ErrNewerSchema):
 		d.find(levelError, "schema", "run the newer version on all machines; to go back, restore a backup that the older version has made", "%v", err)
 		return false, nil
 	case err != nil:
 		d.find(levelError, "schema", `run "purser migrate up", or start the server with database.migrate: true`, "%v", err)
-		return false, nil
+		return false, away
 	}
-	return true, nil
+	return true, away
 }
 
 // examineStatistics looks for tables about which the planner knows nothing.

@@ -28,6 +28,11 @@ const (
 
 // examineConfiguration looks at settings that are valid and dangerous.
 func (d *doctor) examineConfiguration(ctx context.Context) error {
+	if joined, ok := backend.CheckSettings(ctx, d.cfg, nil).(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			d.find(levelError, "the configuration", `change it; "purser config check" tells whether it is valid`, "the server doesn't start with it: %v", err)
+		}
+	}
 	h := d.cfg.HTTP
 	switch beyond := !onLoopback(h.Addr); {
 	case d.cfg.Exposed() && beyond:
@@ -72,11 +77,11 @@ func (d *doctor) examineCertificate(ctx context.Context) error {
 	}
 	cert, err := operatorfile.Read(ctx, t.Cert, operatorfile.MaxPEM)
 	if err != nil {
-		return fmt.Errorf("http.tls.cert: %w", err)
+		return err
 	}
 	key, err := operatorfile.Read(ctx, t.Key, operatorfile.MaxPEM)
 	if err != nil {
-		return fmt.Errorf("http.tls.key: %w", err)
+		return err
 	}
 	c, err := tls.X509KeyPair(cert.Text, key.Text)
 	if err != nil {

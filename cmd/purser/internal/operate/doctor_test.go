@@ -155,6 +155,64 @@ func TestDoctorOfRefusedSettings(t *testing.T) {
 	}
 }
 
+// TestDoctorGoesOn: what is away is named, once, and doesn't keep the doctor from the rest.
+func TestDoctorGoesOn(t *testing.T) {
+	t.Parallel()
+	const nobody = "127.0.0.1:1"
+	away := filepath.Join(t.TempDir(), "away")
+	others := []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + away, "PURSER_REDIS_URL=redis://:secret@" + nobody, "PURSER_AUTH_ENABLED=true",
+		"PURSER_AUTH_LDAP_URL=ldap://" + nobody, "PURSER_AUTH_LDAP_USER_BASE=dc=example", "PURSER_AUTH_OIDC_ISSUER=http://" + nobody, "PURSER_AUTH_OIDC_CLIENT_ID=purser",
+		"PURSER_HTTP_TLS_CERT=" + away, "PURSER_HTTP_TLS_KEY=" + away}
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	for name, database := range map[string][]string{
+		"the database is away":                {"PURSER_DATABASE_MAIN=postgres://u:secret@" + nobody + "/db"},
+		"the statistics' database is away":    {"PURSER_DATABASE_STATS=postgres://u:secret@" + nobody + "/db"},
+		"there is no cluster":                 {"PURSER_DATABASE_MAIN=", "PURSER_DATA_DIR=" + t.TempDir()},
+		"the database is there, the rest not": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, code := g.examined(t, append(database, others...)...)
+			if code != command.ExitFindings {
+				t.Errorf("exit code %d", code)
+			}
+			wants(t, found, levelError, "the blob store", away)
+			wants(t, found, levelError, "the directory", "connecting")
+			wants(t, found, levelError, "the OpenID Connect provider", "refused")
+			wants(t, found, levelError, "the configuration", "http.tls.cert: ")
+			about, text := "", nobody
+			switch name {
+			case "the database is away":
+				about = "what its sessions inherit"
+			case "the statistics' database is away":
+				about = "the schema"
+			case "there is no cluster":
+				about, text = "the database", "PURSER_DATA_DIR"
+			}
+			if about != "" {
+				wants(t, found, levelError, about, text)
+			}
+			if len(database) == 0 {
+				wants(t, found, levelNote, "role purser", "superuser") // of the database
+			}
+			wants(t, found, levelError, map[bool]string{true: "pull statistics", false: "Redis"}[about == ""], nobody)
+			seen := map[string]string{}
+			for _, f := range found {
+				if f.Level != levelError {
+					continue
+				}
+				if other, twice := seen[f.Text]; twice {
+					t.Errorf("%s and %s say the same: %s", other, f.About, f.Text)
+				}
+				seen[f.Text] = f.About
+				if strings.Contains(f.Text, "secret") {
+					t.Errorf("%s tells a password: %s", f.About, f.Text)
+				}
+			}
+		})
+	}
+}
+
 // TestDoctorOfSchema: of a schema that isn't this program's, the doctor says what to do, and looks at
 // nothing that may be missing.
 func TestDoctorOfSchema(t *testing.T) {

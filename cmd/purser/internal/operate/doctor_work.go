@@ -146,13 +146,16 @@ func (d *doctor) examinePulls(ctx context.Context, stats *db.DB) error {
 		return err
 	}
 	if !began || !d.cfg.PullStatistics.Counts() {
-		return nil
+		if d.cfg.Redis.URL == "" {
+			return nil
+		}
+		return d.tryRedis(ctx)
 	}
 	places := pullstats.Databases{Log: d.db, Stats: stats, Alive: catalog.LivingNamespaces}
 	var redis *pullstats.Redis
 	if d.cfg.Redis.URL != "" {
 		var err error
-		if redis, err = pullstats.NewRedis(string(d.cfg.Redis.URL), stats); err != nil {
+		if redis, err = backend.NewRedis(d.cfg, stats); err != nil {
 			return err
 		}
 		defer redis.Close() //nolint:errcheck // nothing was written

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"text/tabwriter"
 	"time"
 
@@ -91,16 +92,25 @@ func openDSN(src *command.Source, cmd *cobra.Command, existing bool) (cfg *confi
 	if err != nil {
 		return nil, "", nil, err
 	}
-	if cfg.Database.Main != "" {
-		return cfg, string(cfg.Database.Main), func() {}, nil
-	}
-	pg, err := backend.StartPostgres(cmd.Context(), cfg, existing, log)
-	if errors.Is(err, builtinpg.ErrInUse) {
-		dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
-		return cfg, dsn, func() {}, err
-	}
-	if err != nil {
+	if dsn, stop, err = findDSN(cmd.Context(), cfg, existing, log); err != nil {
 		return nil, "", nil, err
 	}
-	return cfg, pg.DSN, func() { pg.Stop() }, nil
+	return cfg, dsn, stop, nil
+}
+
+// findDSN is openDSN for a configuration that was loaded. `stop` is never nil.
+func findDSN(ctx context.Context, cfg *config.Config, existing bool, log *slog.Logger) (dsn string, stop func(), err error) {
+	stop = func() {}
+	if cfg.Database.Main != "" {
+		return string(cfg.Database.Main), stop, nil
+	}
+	pg, err := backend.StartPostgres(ctx, cfg, existing, log)
+	if errors.Is(err, builtinpg.ErrInUse) {
+		dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
+		return dsn, stop, err
+	}
+	if err != nil {
+		return "", stop, err
+	}
+	return pg.DSN, func() { pg.Stop() }, nil
 }

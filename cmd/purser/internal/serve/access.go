@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/auth/password"
@@ -69,7 +70,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 		}
 		a.workers = append(a.workers, o.Htpasswd.Run)
 	}
-	if err := a.openProviders(cfg.Auth, &o, p.log); err != nil {
+	if err := a.openProviders(ctx, cfg.Auth, &o, p.log); err != nil {
 		return a, err
 	}
 	o.ReservedNamespaces = cfg.Auth.ReservedNamespaces
@@ -93,17 +94,10 @@ func mostOf(cfg *config.Config) auth.Most {
 }
 
 // openProviders makes what asks other providers for the identities of people and pipelines.
-func (a *access) openProviders(cfg config.Auth, o *auth.Options, log *slog.Logger) (err error) {
+func (a *access) openProviders(ctx context.Context, cfg config.Auth, o *auth.Options, log *slog.Logger) (err error) {
 	if l := cfg.LDAP; l.URL != "" {
-		o.Directory, err = identity.NewDirectory(identity.DirectoryOptions{
-			URL: l.URL, StartTLS: l.StartTLS, CAFile: l.CAFile, BindDN: l.BindDN, BindPassword: string(l.BindPassword),
-			UserBase: l.UserBase, UserFilter: l.UserFilter, NameAttribute: l.NameAttribute, EmailAttribute: l.EmailAttribute,
-			GroupBase: l.GroupBase, GroupFilter: l.GroupFilter, GroupAttribute: l.GroupAttribute, MemberOfAttribute: l.MemberOfAttribute,
-			AdminGroups: l.AdminGroups, RequiredGroups: l.RequiredGroups, AllowPlain: l.AllowPlain, Timeout: l.Timeout,
-			PasswordChangedAttribute: l.PasswordChangedAttribute, Log: log,
-		})
-		if err != nil {
-			return fmt.Errorf("auth.ldap: %w", err)
+		if o.Directory, err = backend.NewDirectory(l, log); err != nil {
+			return err
 		}
 		o.DirectoryRecheck = l.Recheck
 		if len(l.AdminGroups) > 0 {
@@ -111,13 +105,8 @@ func (a *access) openProviders(cfg config.Auth, o *auth.Options, log *slog.Logge
 		}
 	}
 	if i := cfg.OIDC; i.Issuer != "" {
-		a.oidc, err = identity.NewProvider(identity.ProviderOptions{
-			Issuer: i.Issuer, ClientID: i.ClientID, ClientSecret: string(i.ClientSecret), Scopes: i.Scopes,
-			UsernameClaim: i.UsernameClaim, EmailClaim: i.EmailClaim, GroupsClaim: i.GroupsClaim,
-			AdminGroups: i.AdminGroups, RequiredGroups: i.RequiredGroups, Log: log,
-		})
-		if err != nil {
-			return fmt.Errorf("auth.oidc: %w", err)
+		if a.oidc, err = backend.NewProvider(ctx, i, log); err != nil {
+			return err
 		}
 		if len(i.AdminGroups) > 0 {
 			o.SuperusersOf = append(o.SuperusersOf, auth.SourceOIDC)

@@ -86,7 +86,7 @@ func loadCertificate(ctx context.Context, files config.TLS, log *slog.Logger) (*
 
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
+		MinVersion:     c.files.Least(),
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.used.Load(), nil },
 	}
 }

@@ -202,3 +202,40 @@ func TestPipeAsCertificate(t *testing.T) {
 		t.Errorf("stopped with %v", err)
 	}
 }
+
+// TestLeastVersion: clients that don't speak the least version of TLS are refused, and others aren't.
+func TestLeastVersion(t *testing.T) {
+	t.Parallel()
+	for least, want := range map[string]map[uint16]bool{
+		"1.2": {tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true},
+		"1.3": {tls.VersionTLS12: false, tls.VersionTLS13: true},
+	} {
+		files, _, log := pairFiles(t)
+		files.MinVersion = least
+		writePair(t, files, 1, -time.Hour, time.Hour)
+		cert, err := loadCertificate(t.Context(), files, log)
+		must(t, err)
+		l, err := tls.Listen("tcp", "127.0.0.1:0", cert.config())
+		must(t, err)
+		t.Cleanup(func() { l.Close() }) //nolint:errcheck // nobody needs it any more
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conn.(*tls.Conn).Handshake() //nolint:errcheck // the client sees it
+				conn.Close()                 //nolint:errcheck // likewise
+			}
+		}()
+		for version, ok := range want {
+			conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{MinVersion: version, MaxVersion: version, InsecureSkipVerify: true}) //nolint:gosec // old versions are the matter
+			if (err == nil) != ok {
+				t.Errorf("at least %s: a client with %s: %v", least, tls.VersionName(version), err)
+			}
+			if err == nil {
+				conn.Close() //nolint:errcheck // it was of no use
+			}
+		}
+	}
+}

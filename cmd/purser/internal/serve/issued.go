@@ -31,18 +31,11 @@ type issued struct {
 // newIssued reads the roots of the certificate authority, so that a file that is missing ends
 // the start at once.
 func newIssued(ctx context.Context, a config.ACME) (*issued, error) {
-	if a.CAFile == "" {
-		return &issued{}, nil
-	}
-	file, err := operatorfile.Read(ctx, a.CAFile, operatorfile.MaxPEM)
+	roots, err := operatorfile.Roots(ctx, a.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading the roots of the certificate authority (http.tls.acme.ca_file): %w", err)
+		return nil, fmt.Errorf("http.tls.acme.ca_file: %w", err)
 	}
-	c := &issued{roots: x509.NewCertPool()}
-	if !c.roots.AppendCertsFromPEM(file.Text) {
-		return nil, fmt.Errorf("%s has no certificate in PEM format (http.tls.acme.ca_file)", a.CAFile)
-	}
-	return c, nil
+	return &issued{roots: roots}, nil
 }
 
 // open makes the manager.
@@ -64,7 +57,11 @@ func (c *issued) open(h config.HTTP, p dependencies) error {
 	return nil
 }
 
-func (c *issued) config() *tls.Config { return c.manager.Load().TLSConfig() }
+func (c *issued) config() *tls.Config {
+	cfg := c.manager.Load().TLSConfig()
+	cfg.MinVersion = c.http.TLS.Least()
+	return cfg
+}
 
 // reload makes the manager try at once to obtain a certificate that the authority has refused.
 func (c *issued) reload(ctx context.Context) error {

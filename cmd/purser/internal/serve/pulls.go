@@ -3,10 +3,10 @@ package serve
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -46,8 +46,8 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 		out.workers = append(out.workers, out.log.Run)
 	}
 	if cfg.Redis.URL != "" {
-		if out.redis, err = pullstats.NewRedis(string(cfg.Redis.URL), p.stats()); err != nil {
-			return out, fmt.Errorf("redis.url: %w", err)
+		if out.redis, err = backend.NewRedis(cfg, p.stats()); err != nil {
+			return out, err
 		}
 	}
 	o := pullstats.RecorderOptions{Log: out.log, Logger: p.log, Worker: loops}
@@ -83,7 +83,7 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 	}
 	out.lastUsed = lastUsed
 	c := cfg.PullStatistics
-	o.Count, o.LastUsed, o.Metrics, o.Buffer = true, lastUsed, metrics, c.RedisBuffer
+	o.Count, o.LastUsed, o.Metrics = true, lastUsed, metrics
 	if o.Join = c.JoinWithin; !c.Join {
 		o.Join = -1
 	}
@@ -92,7 +92,7 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 		o.Redis = out.redis
 	}
 	out.sync, err = pullstats.NewSyncWorker(pullstats.SyncOptions{
-		Databases: places, Redis: out.redis, Interval: c.Interval, Batch: c.Batch, Join: c.JoinWithin, Retention: cfg.Audit.Retention,
+		Databases: places, Redis: out.redis, Interval: c.Interval, Join: c.JoinWithin, Retention: cfg.Audit.Retention,
 		Logger: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 		return nil
 	}
 	out.flush, err = pullstats.NewFlushWorker(pullstats.FlushOptions{
-		Databases: places, Redis: out.redis, Interval: c.RedisInterval, Batch: c.Batch,
+		Databases: places, Redis: out.redis, Interval: c.RedisInterval,
 		Logger: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {

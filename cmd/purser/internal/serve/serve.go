@@ -57,7 +57,7 @@ func Command(src *command.Source) *cobra.Command {
 			}
 			host.replace(src)
 			cfg, err := src.Load(cmd)
-			if err != nil {
+			if err := backend.CheckSettings(cmd.Context(), cfg, err); err != nil {
 				return err
 			}
 			log, level, err := command.NewLeveledLogger(cmd.ErrOrStderr(), cfg.Log)
