@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,9 +31,13 @@ type failure struct {
 
 var failures = []failure{
 	{"the process has ended", map[string]string{"PurserDown": ""}, 0, failProcess},
+	{"Prometheus knows the process no more", map[string]string{"PurserAbsent": ""}, 0, failDiscovery},
 	{"PostgreSQL is gone", map[string]string{
-		"PurserRequestsFail": "", "PurserStatisticsAreLate": "", "PurserWorkerIsSilent": "worker:quotas",
+		"PurserRequestsFail": "", "PurserStatisticsAreLate": "", "PurserWorkerIsSilent": "worker:quotas", "PurserNotReady": "instance:", "PurserDatabaseAway": "",
 	}, 0, failPostgres},
+	{"statements wait for a lock", map[string]string{"PurserRequestsAreSlow": "", "PurserConnectionsWait": "instance:"}, 0, failLocks},
+	{"the certificate authority is gone", map[string]string{"PurserCertificateNotRenewed": ""}, 0, failAuthority},
+	{"the database's clock is ahead", map[string]string{"PurserClocksDisagree": ""}, 0, failOffset},
 	{"the audit log can't be written", map[string]string{"PurserPullsDropped": ""}, 0, failAuditLog},
 	{"the database refuses deletions", map[string]string{"PurserReviewsSetAside": "queue:manifests", "PurserPruningFails": ""}, 7 * time.Hour, failDeletions},
 	{"rows of a deleted repository can't be deleted", map[string]string{"PurserLooseKeysFail": "database:main", "PurserLooseKeysAreLate": "table:public.repositories"}, 5 * time.Hour, failLooseKeys},
@@ -141,6 +147,66 @@ func failProcess(t *testing.T) (healthy, first, second scrape) {
 	r.Stop()
 	first = r.scrape()
 	return healthy, first, r.scrape()
+}
+
+func failDiscovery(t *testing.T) (healthy, first, second scrape) {
+	healthy = startRegistry(t, options{}).scrape()
+	gone := scrape{time.Now(), map[string]float64{}}
+	return healthy, gone, gone
+}
+
+// failLocks locks a table twice for longer than a second, while more requests need it than there are
+// connections.
+func failLocks(t *testing.T) (healthy, first, second scrape) {
+	const slow = `purser_http_request_duration_seconds_count{method="GET",route="/v2/{name}/manifests/{ref}"`
+	r, pg := startFailing(t, "PURSER_DATABASE_MAX_CONNS=4")
+	var tags atomic.Int64
+	ask := func() { getStatus(t.Context(), fmt.Sprintf("%s/v2/acme/app/manifests/v%d", r.URL(), tags.Add(1))) } // of another tag each time
+	ask()
+	healthy = r.scrape()
+	conn, err := pgx.Connect(t.Context(), pg.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) }) //nolint:errcheck // nothing is lost
+	lock := func() (s scrape) {
+		if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE tags"); err != nil {
+			t.Fatal(err)
+		}
+		before := r.scrape().sum(slow)
+		var asking sync.WaitGroup
+		for range 10 {
+			asking.Go(ask)
+		}
+		r.until(atLeast(10), "purser_http_requests_in_flight")
+		<-time.After(1500 * time.Millisecond) // a slow request is one that takes longer than a second
+		if _, err := conn.Exec(t.Context(), "COMMIT"); err != nil {
+			t.Fatal(err)
+		}
+		asking.Wait()
+		return r.until(atLeast(before+10), slow)
+	}
+	first = lock()
+	return healthy, first, lock()
+}
+
+func failAuthority(t *testing.T) (healthy, first, second scrape) {
+	const failed = `purser_acme_attempts_total{result="failed"`
+	r := startRegistry(t, options{env: []string{"PURSER_HTTP_TLS_ACME_HOSTS=registry.example.com", "PURSER_HTTP_TLS_ACME_ACCEPT_TERMS=true",
+		"PURSER_HTTP_TLS_ACME_DIRECTORY_URL=https://" + freeAddr(t) + "/directory"}})
+	healthy = r.until(atLeast(1), failed)
+	first = r.until(atLeast(healthy.sum(failed)+1), failed)
+	return healthy, first, r.until(atLeast(first.sum(failed)+1), failed)
+}
+
+func failOffset(t *testing.T) (healthy, first, second scrape) {
+	const offset = "purser_clock_offset_seconds"
+	pg, set := startPostgresWithClock(t)
+	r := startRegistry(t, options{env: []string{"PURSER_DATABASE_MAIN=" + pg.DSN()}})
+	healthy = r.until(func(s float64) bool { return s < 30 }, offset)
+	set("+90")
+	first = r.until(atLeast(80), offset)
+	return healthy, first, first
 }
 
 func failPostgres(t *testing.T) (healthy, first, second scrape) {

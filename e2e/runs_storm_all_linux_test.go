@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -28,9 +27,9 @@ type runsStorm struct {
 	apis     [2]*api
 	cluster  *cluster
 	admin    string
-	reporter []string // environment of the commands that report
-	clock    string   // the file that says what is added to the database's clock
-	byAge    string   // the policy that selects nothing but by a wrong clock
+	reporter []string           // environment of the commands that report
+	set      func(shift string) // sets the database's clock, see startPostgresWithClock
+	byAge    string             // the policy that selects nothing but by a wrong clock
 
 	mu     sync.Mutex
 	pushed []string               // digests, in the order of their pushes
@@ -65,13 +64,8 @@ func TestStormOfWhatRuns(t *testing.T) {
 
 func newRunsStorm(t *testing.T) *runsStorm {
 	t.Helper()
-	libraries, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
-	if err != nil || len(libraries) == 0 {
-		lacking(t, "libfaketime isn't installed (tools/packages ops installs it)")
-	}
-	s := &runsStorm{t: t, clock: filepath.Join(newDir(t), "clock"), pods: map[string]*runningPod{}}
-	s.set("+0")
-	s.pg = startPostgres(t, "LD_PRELOAD="+libraries[0], "FAKETIME_TIMESTAMP_FILE="+s.clock, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+	s := &runsStorm{t: t, pods: map[string]*runningPod{}}
+	s.pg, s.set = startPostgresWithClock(t)
 	env := []string{"PURSER_DATABASE_MAIN=" + s.pg.DSN(), "PURSER_STORAGE_FILESYSTEM_PATH=" + filepath.Join(newDir(t), "blobs"),
 		"PURSER_AUTOPRUNE_INTERVAL=1s", "PURSER_GC_REVIEW_AFTER=8s"}
 	for i := range s.replicas {
@@ -119,17 +113,6 @@ func (s *runsStorm) policy(text string) string {
 		s.t.Fatalf("a policy without an id: %s (%v)", res.body, err)
 	}
 	return made.UUID
-}
-
-// set sets what is added to the database's clock, such as +60d.
-func (s *runsStorm) set(shift string) {
-	s.t.Helper()
-	if err := os.WriteFile(s.clock+".new", []byte(shift+"\n"), 0o644); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.Rename(s.clock+".new", s.clock); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 func (s *runsStorm) exec(sql string, args ...any) {

@@ -36,16 +36,18 @@ func TestGCStatusEstimatesUses(t *testing.T) {
 	b := setup(t)
 	b.Push(t, "library/app", "one")
 	b.Push(t, "library/other", "another")
-	const blobs = 40_000
-	b.Exec(t, `
+	const blobs, part = 40_000, 5_000 // a statement has 30 seconds, and the machine may be busy
+	for first := 1; first <= blobs; first += part {
+		b.Exec(t, `
 		WITH made AS (
 			INSERT INTO blobs (digest, size, storage_key)
-			SELECT '\x01'::bytea || sha256(i::text::bytea), 100, 'made ' || i FROM generate_series(1, $1::int) i RETURNING digest, storage_key),
+			SELECT '\x01'::bytea || sha256(i::text::bytea), 100, 'made ' || i FROM generate_series($1::int, $2::int) i RETURNING digest, storage_key),
 		queued AS (
 			INSERT INTO gc_blob_review_queue (digest, review_after, event) SELECT digest, now() + interval '1 d', 'blob_upload' FROM made)
 		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 		SELECT r.top_level_namespace_id, r.id, digest FROM made, repositories r
-		WHERE r.path = 'library/app' OR substr(storage_key, 6)::int % 4 = 0`, blobs) // a quarter is shared
+		WHERE r.path = 'library/app' OR substr(storage_key, 6)::int % 4 = 0`, first, first+part-1) // a quarter is shared
+	}
 	b.Exec(t, "ANALYZE blobs, gc_blob_review_queue")
 	s, err := b.GCStatus(t.Context())
 	if err != nil {

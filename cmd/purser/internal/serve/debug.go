@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -32,6 +34,7 @@ type readiness struct {
 	checks  []readinessCheck
 	checked time.Time
 	ok      bool
+	passed  []bool // of checks
 	text    []byte
 }
 
@@ -72,16 +75,56 @@ func (r *readiness) answer(ctx context.Context) (bool, []byte) {
 	if r.state != "" {
 		return false, []byte(r.state + "\n")
 	}
-	if r.text == nil || time.Since(r.checked) > checkEvery {
-		r.ok, r.text = runChecks(context.WithoutCancel(ctx), r.checks)
-		r.checked = time.Now()
-	}
+	r.check(ctx)
 	return r.ok, r.text
 }
 
+// check runs the checks unless their last results are fresh. The caller has the lock.
+func (r *readiness) check(ctx context.Context) {
+	if r.text == nil || time.Since(r.checked) > checkEvery {
+		r.ok, r.passed, r.text = runChecks(context.WithoutCancel(ctx), r.checks)
+		r.checked = time.Now()
+	}
+}
+
+var (
+	readyDesc = prometheus.NewDesc("purser_ready", "1 if requests can succeed, as /readyz says, else 0.", nil, nil)
+	checkDesc = prometheus.NewDesc("purser_ready_check", "1 if a check of /readyz succeeds, else 0. There is none while the server starts and stops.", []string{"check"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (r *readiness) Describe(ch chan<- *prometheus.Desc) {
+	ch <- readyDesc
+	ch <- checkDesc
+}
+
+// Collect implements prometheus.Collector. It runs the checks, so that whoever is told by metrics learns
+// that the database is away although no client asks for anything.
+func (r *readiness) Collect(ch chan<- prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gauge := func(d *prometheus.Desc, ok bool, labels ...string) {
+		value := 0.0
+		if ok {
+			value = 1
+		}
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	if r.state != "" {
+		gauge(readyDesc, false)
+		return
+	}
+	r.check(context.Background())
+	gauge(readyDesc, r.ok)
+	for i, c := range r.checks {
+		gauge(checkDesc, r.passed[i], c.name)
+	}
+}
+
 // runChecks runs the checks concurrently, for at most checkTimeout. It returns whether all
-// of them succeeded, apart from those marked as spare, and a text with one line per check.
-func runChecks(ctx context.Context, checks []readinessCheck) (bool, []byte) {
+// of them succeeded, apart from those marked as spare, which of them did, and a text with one line
+// per check.
+func runChecks(ctx context.Context, checks []readinessCheck) (ok bool, passed []bool, lines []byte) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	errs := make([]error, len(checks))
@@ -91,8 +134,9 @@ func runChecks(ctx context.Context, checks []readinessCheck) (bool, []byte) {
 	}
 	wg.Wait()
 	var text bytes.Buffer
-	ok := true
+	ok = true
 	for i, c := range checks {
+		passed = append(passed, errs[i] == nil)
 		if errs[i] != nil {
 			ok = ok && c.spare
 			fmt.Fprintf(&text, "%s: %v\n", c.name, errs[i])
@@ -100,7 +144,7 @@ func runChecks(ctx context.Context, checks []readinessCheck) (bool, []byte) {
 		}
 		fmt.Fprintf(&text, "%s: ok\n", c.name)
 	}
-	return ok, text.Bytes()
+	return ok, passed, text.Bytes()
 }
 
 func (r *readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {

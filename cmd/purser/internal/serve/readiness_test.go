@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +13,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
+
+// TestReadinessMetrics: whoever is told by metrics learns what /readyz would say.
+func TestReadinessMetrics(t *testing.T) {
+	t.Parallel()
+	const ready = "# HELP purser_ready 1 if requests can succeed, as /readyz says, else 0.\n# TYPE purser_ready gauge\npurser_ready %d\n"
+	const checks = "# HELP purser_ready_check 1 if a check of /readyz succeeds, else 0. There is none while the server starts and stops.\n# TYPE purser_ready_check gauge\n"
+	r := newReadiness()
+	expect := func(when, want string) {
+		t.Helper()
+		if err := testutil.CollectAndCompare(r, strings.NewReader(want)); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	expect("at the start", fmt.Sprintf(ready, 0))
+	r.started(readinessCheck{name: "database", run: func(context.Context) error { return nil }},
+		readinessCheck{name: "statistics", run: func(context.Context) error { return errors.New("no luck") }, spare: true})
+	expect("with a failure that doesn't matter", fmt.Sprintf(ready, 1)+checks+"purser_ready_check{check=\"database\"} 1\npurser_ready_check{check=\"statistics\"} 0\n")
+	r.stopping()
+	expect("at the end", fmt.Sprintf(ready, 0))
+}
 
 func TestReadiness(t *testing.T) {
 	t.Parallel()

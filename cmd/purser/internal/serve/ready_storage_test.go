@@ -29,7 +29,7 @@ func TestReadyTable(t *testing.T) {
 		"statistics": {statistics: fails, ready: true, text: "database: ok\nstorage: ok\npushes: ok\nstatistics: it fails\n"},
 	} {
 		check := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
-		ready, text := runChecks(t.Context(), []readinessCheck{
+		ready, _, text := runChecks(t.Context(), []readinessCheck{
 			{name: "database", run: check(c.database)}, storageCheck(check(c.store)),
 			pushesCheck(check(c.store), func() error { return c.full }),
 			{name: "statistics", run: check(c.statistics), spare: true},

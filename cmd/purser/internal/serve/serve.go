@@ -115,6 +115,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	}
 	defer stopTracing()
 	reg, ready := newRegistry(), newReadiness()
+	reg.MustRegister(ready)
 	limits, err := newLimits(cfg, reg, log)
 	if err != nil {
 		return err
