@@ -112,7 +112,7 @@ func (p *docPage) imported(im *images) *registry {
 	im.crane.Run("push", writeImage(p.t, im.known["imported"], "imported"), host+"/acme/app:imported")
 	r := p.Registry()
 	p.expect(p.command("purser import"), "Imported 1 tag")
-	p.expect(p.command("purser import --finish"), "belong to Purser")
+	p.expect(p.command("purser import --finish --yes"), "belong to Purser")
 	return r
 }
 

@@ -43,7 +43,10 @@ func TestOpsDocsMigrating(t *testing.T) {
 	same(r, "mirror/")
 	p.values["OLD"] = host + " mirror"
 	p.expect(p.Inline("purser copy OLD --dry-run"), "Would copy 0 tags", "9 tags were up to date")
-	if out := p.Inline("purser import --finish"); !strings.Contains(out, "belong to Purser") {
+	if !strings.Contains(p.text, "`purser import --finish`") {
+		t.Error("the page doesn't end the import")
+	}
+	if out := p.command("purser import --finish --yes"); !strings.Contains(out, "belong to Purser") {
 		t.Errorf("the end of the import: %s", out)
 	}
 	same(r, "mirror/")

@@ -215,7 +215,14 @@ func TestImport(t *testing.T) {
 	// Once the import is finished, garbage goes.
 	crane.Run("delete", r.Ref("team/app", digestOf(t, unused)))
 	collected(4) // and those of the tag that was pushed to Purser
-	if code, out := purser(t, env, "import", "--finish"); code != 0 {
+	if code, out := purser(t, env, "import", "--finish"); code != 3 || !strings.Contains(out, "This can't be undone") || !strings.Contains(out, "skipped thing") {
+		t.Fatalf("finishing unasked: exit code %d: %s", code, out)
+	}
+	crane.Run("tag", there("team/app", "v1"), "late")
+	if code, out := purser(t, env, "import", "--finish", "--yes"); code != 3 || !strings.Contains(out, "got 1 tag since it was imported, so it is still in use: team/app:late.") {
+		t.Fatalf("finishing while the other registry is in use: exit code %d: %s", code, out)
+	}
+	if code, out := purser(t, env, "import", "--finish", "--yes", "--force"); code != 0 || !strings.Contains(out, "belong to Purser") {
 		t.Fatalf("finishing: exit code %d: %s", code, out)
 	}
 	if code, out := purser(t, env, "gc", "run"); code != 0 {

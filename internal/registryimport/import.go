@@ -67,6 +67,9 @@ type Options struct {
 	Parallel int
 	// Skipped is called for everything that isn't imported, never concurrently. May be nil.
 	Skipped func(Skip)
+	// Differs is called for each tag that the import writes or, with DryRun, would write, never
+	// concurrently. `pushed` is when the other registry got it. May be nil.
+	Differs func(repository, tag string, pushed time.Time)
 	// Progress is called after each manifest and each repository, never concurrently. May be nil.
 	Progress func(Report)
 	Log      *slog.Logger // default slog.Default()
@@ -158,6 +161,15 @@ func (m *importer) run(ctx context.Context) error {
 		return err // it is the cause of listErr too
 	}
 	return listErr
+}
+
+// differs calls opt.Differs.
+func (m *importer) differs(repository, tag string, pushed time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.opt.Differs != nil {
+		m.opt.Differs(repository, tag, pushed)
+	}
 }
 
 // count changes the report and passes it to opt.Progress.

@@ -66,6 +66,9 @@ func (p *one) tags(ctx context.Context) error {
 	for _, tag := range slices.Sorted(maps.Keys(p.from.tags)) {
 		d := p.from.tags[tag].digest
 		byDigest[d] = append(byDigest[d], tag)
+		if p.wants(tag, d) {
+			p.differs(p.name, tag, p.from.tags[tag].pushed)
+		}
 	}
 	oldestFirst := func(a, b oci.Digest) int {
 		return cmp.Or(p.from.manifests[a].Compare(p.from.manifests[b]), cmp.Compare(a.String(), b.String()))

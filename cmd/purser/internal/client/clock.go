@@ -53,7 +53,7 @@ func clockConfirmCommand(src *command.Source) *cobra.Command {
 		Long: "Say that the database's clock is right. Then what is old by this clock is deleted again, so look at the clock before:\n" +
 			"\"purser clock show\" says what is in doubt.",
 	}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var state api.Clock
 		if err := c.Get(cmd.Context(), api.Path("clock"), nil, &state); err != nil {
@@ -62,7 +62,7 @@ func clockConfirmCommand(src *command.Source) *cobra.Command {
 		if !state.Doubt {
 			return printClock(cmd.OutOrStdout(), state)
 		}
-		if err := confirm(cmd, *yes, "In doubt: %s. Is the database's clock right now?", state.Problem); err != nil {
+		if err := command.Confirm(cmd, *yes, "In doubt: %s. Is the database's clock right now?", state.Problem); err != nil {
 			return err
 		}
 		var done api.ClockConfirmed

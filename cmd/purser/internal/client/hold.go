@@ -127,9 +127,9 @@ func unresolvedText(r hold.Reporter) string {
 
 func holdDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPORTER", Short: "Delete a reporter, which ends its holds at once", Args: cobra.ExactArgs(1)}
-	yes, namespace := addYes(cmd), addNamespace(cmd)
+	yes, namespace := command.AddYes(cmd), addNamespace(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := confirm(cmd, *yes, "Delete reporter %s? What it holds may then be deleted.", args[0]); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete reporter %s? What it holds may then be deleted.", args[0]); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), api.Path("holds", args[0]), *namespace); err != nil {

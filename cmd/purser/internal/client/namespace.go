@@ -137,7 +137,7 @@ func say(cmd *cobra.Command, format string, args ...any) error {
 
 func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
-	yes, holds := addYes(cmd), addOverrideHolds(cmd)
+	yes, holds := command.AddYes(cmd), addOverrideHolds(cmd)
 	purge, fate := addPurge(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("organization", args[0])
@@ -147,7 +147,7 @@ func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		err := confirm(cmd, *yes, "Delete namespace %s with %s? %s", args[0], counted(d.Repositories, "repository", "repositories"), fate())
+		err := command.Confirm(cmd, *yes, "Delete namespace %s with %s? %s", args[0], counted(d.Repositories, "repository", "repositories"), fate())
 		if err != nil {
 			return err
 		}

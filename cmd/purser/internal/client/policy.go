@@ -317,7 +317,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
 			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}
-	format, target, flags, yes := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd), addYes(cmd)
+	format, target, flags, yes := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd), command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
@@ -399,7 +399,7 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
 	cmd.Long = "Replace a policy. It keeps its mode unless --mode says otherwise. What the policy surely wasn't meant to do, and what other\n" +
 		"policies would delete that it kept until now, is shown first, and the command asks."
-	flags, yes := addPolicyFlags(cmd), addYes(cmd)
+	flags, yes := addPolicyFlags(cmd), command.AddYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
 		body, err := flags.body()
 		if err != nil {
@@ -423,7 +423,7 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 func policyDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
 	cmd.Long = "Delete a policy. What other policies would delete that it kept until now is shown first, and the command asks."
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
 		if err := confirmed(cmd, c, *yes, "Delete the policy?", http.MethodDelete, path, nil, nil); err != nil {
 			return err

@@ -51,7 +51,7 @@ func confirmed(cmd *cobra.Command, c *api.Client, yes bool, question, method, pa
 			return err
 		}
 		warn(cmd, autoprune.Sentences(list))
-		if err := confirm(cmd, false, "%s", question); err != nil {
+		if err := command.Confirm(cmd, false, "%s", question); err != nil {
 			return err
 		}
 		for _, code := range autoprune.Codes(list) { // those of the time before are among them, or gone
@@ -80,7 +80,7 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 			"wasn't meant to do and what nobody has confirmed, it rests; \"purser prune status\" says so. This command shows the\n" +
 			"warnings and confirms them.",
 	}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if err := checkArg("POLICY", args[1], checkUUID); err != nil {
 			return err
@@ -94,7 +94,7 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 			return command.Refuse("policy " + args[1] + " waits for no confirmation in " + args[0])
 		}
 		warn(cmd, autoprune.Sentences(rest.Warnings))
-		if err := confirm(cmd, *yes, "Let policy %s delete tags of %s?", args[1], args[0]); err != nil {
+		if err := command.Confirm(cmd, *yes, "Let policy %s delete tags of %s?", args[1], args[0]); err != nil {
 			return err
 		}
 		body := map[string]any{"version": rest.Version, "codes": autoprune.Codes(rest.Warnings)}

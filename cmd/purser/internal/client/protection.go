@@ -110,7 +110,7 @@ func protectionAddCommand(src *command.Source) *cobra.Command {
 
 func protectionRemoveCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
-	scope, yes := addScope(cmd), addYes(cmd)
+	scope, yes := addScope(cmd), command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, rest, err := scope.path(args, 1)
 		if err != nil {
@@ -119,7 +119,7 @@ func protectionRemoveCommand(src *command.Source) *cobra.Command {
 		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
 			return err
 		}
-		if err := confirm(cmd, *yes, "Remove rule %s of %s? Policies may then delete the tags that it protects.", rest[0], name); err != nil {
+		if err := command.Confirm(cmd, *yes, "Remove rule %s of %s? Policies may then delete the tags that it protects.", rest[0], name); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path+api.Path(rest[0]), nil); err != nil {

@@ -60,7 +60,7 @@ func pruneApproveCommand(src *command.Source) *cobra.Command {
 		Example: "  purser prune approve app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e\n" +
 			"  purser prune approve app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --tags 2000 --yes",
 	}
-	format, yes := command.AddFormat(cmd), addYes(cmd)
+	format, yes := command.AddFormat(cmd), command.AddYes(cmd)
 	tags := 0
 	cmd.Flags().Var(command.Number(&tags, 1, autoprune.MaxNumTags), "tags", "approve `N` tags, as there may be more when the policy is applied (default: the number that it asks for)")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -84,7 +84,7 @@ func pruneApproveCommand(src *command.Source) *cobra.Command {
 		if tags == 0 {
 			most = ask.Would
 		}
-		if err := confirm(cmd, *yes, "Let policy %s delete up to %s of %s, in one run? They can be restored until garbage collection deletes their manifests.",
+		if err := command.Confirm(cmd, *yes, "Let policy %s delete up to %s of %s, in one run? They can be restored until garbage collection deletes their manifests.",
 			args[1], command.Count(most, "tag"), args[0]); err != nil {
 			return err
 		}

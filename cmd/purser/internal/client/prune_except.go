@@ -21,7 +21,7 @@ func pruneExceptCommand(src *command.Source) *cobra.Command {
 			"Their keep rules go on to keep tags. The repository's own policies delete as before; without any, every tag stays.",
 		Example: "  purser prune except library/app\n  purser prune except library/app --until 2030-01-02T15:04:05Z\n  purser prune except library/app --end",
 	}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	until := cmd.Flags().String("until", "", "end it at `TIME`, such as 2030-01-02T15:04:05Z")
 	end := cmd.Flags().Bool("end", false, "let the policies delete again")
 	cmd.MarkFlagsMutuallyExclusive("until", "end")
@@ -56,7 +56,7 @@ func pruneExceptCommand(src *command.Source) *cobra.Command {
 }
 
 func endException(cmd *cobra.Command, c *api.Client, path, repository string, yes bool) error {
-	err := confirm(cmd, yes, "End the exception of %s? The next run may delete tags of it: \"purser prune preview\" doesn't show them before.", repository)
+	err := command.Confirm(cmd, yes, "End the exception of %s? The next run may delete tags of it: \"purser prune preview\" doesn't show them before.", repository)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 			"let the policies select them again, all or the one that is named; the next run may delete them.",
 		Example: "  purser prune exemptions library/app\n  purser prune exemptions library/app:v1 --end",
 	}
-	format, yes := command.AddFormat(cmd), addYes(cmd)
+	format, yes := command.AddFormat(cmd), command.AddYes(cmd)
 	end := cmd.Flags().Bool("end", false, "end the exemptions")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		repository, tag, _ := strings.Cut(args[0], ":")
@@ -60,7 +60,7 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 
 // endExemptions ends the exemptions of a repository's tags, or of one of them.
 func endExemptions(cmd *cobra.Command, c *api.Client, path, what, tag string, yes bool) error {
-	if err := confirm(cmd, yes, "End the exemptions of %s? The next run may delete these tags.", what); err != nil {
+	if err := command.Confirm(cmd, yes, "End the exemptions of %s? The next run may delete these tags.", what); err != nil {
 		return err
 	}
 	query := url.Values{}

@@ -27,7 +27,7 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 			"each namespace deletes the tags; \"purser prune runs\" lists it, and \"purser prune undo\" undoes it.",
 		Example: "  purser prune free 500GB\n  purser prune free 20GiB app --unused-for 90d --dry-run",
 	}
-	format, yes := command.AddFormat(cmd), addYes(cmd)
+	format, yes := command.AddFormat(cmd), command.AddYes(cmd)
 	dry := cmd.Flags().Bool("dry-run", false, "only show what would be deleted")
 	var age string
 	textFlag(cmd, &age, "unused-for", "30d", "only tags that weren't used or pushed for `AGE`", checkAge)
@@ -53,7 +53,7 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 		if answer.Plan.Plan == "" {
 			return command.Refuse("nothing can be deleted")
 		}
-		err = confirm(cmd, *yes, "Delete %s? The run can be undone until garbage collection deletes the manifests.", command.Count(answer.Plan.Tags, "tag"))
+		err = command.Confirm(cmd, *yes, "Delete %s? The run can be undone until garbage collection deletes the manifests.", command.Count(answer.Plan.Tags, "tag"))
 		if err != nil {
 			return err
 		}

@@ -115,16 +115,16 @@ func pullsResetCommand(src *command.Source) *cobra.Command {
 		Long: "Go on counting after the database was restored or moved. Counts stay; what was counted isn't counted\n" +
 			"again, and what wasn't will be. It may take minutes where the audit log is long.",
 	}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that no longer exists, and do nothing else")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		if *redis {
-			if err := confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
+			if err := command.Confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
 				return err
 			}
 			return c.Do(cmd.Context(), http.MethodPost, api.Path("pull_statistics", "reset"), url.Values{"redis": {"true"}}, nil, nil)
 		}
-		if err := confirm(cmd, *yes, "Put the pulls in the audit log in a new order?"); err != nil {
+		if err := command.Confirm(cmd, *yes, "Put the pulls in the audit log in a new order?"); err != nil {
 			return err
 		}
 		var done struct{ Unread int64 }

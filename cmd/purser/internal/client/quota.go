@@ -254,13 +254,13 @@ func quotaListCommand(src *command.Source) *cobra.Command {
 
 func quotaDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Take a namespace's quota away", Args: cobra.ExactArgs(1)}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		_, path, err := existingQuota(cmd, c, args[0])
 		if err != nil {
 			return err
 		}
-		if err := confirm(cmd, *yes, "Delete the quota of %s? It may then grow without limit.", args[0]); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete the quota of %s? It may then grow without limit.", args[0]); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {

@@ -134,7 +134,7 @@ func repoCreateCommand(src *command.Source) *cobra.Command {
 
 func repoDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY", Short: "Delete a repository with all its tags and manifests", Args: cobra.ExactArgs(1)}
-	yes, holds := addYes(cmd), addOverrideHolds(cmd)
+	yes, holds := command.AddYes(cmd), addOverrideHolds(cmd)
 	purge, fate := addPurge(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("repository", args[0])
@@ -144,7 +144,7 @@ func repoDeleteCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		if err := confirm(cmd, *yes, "Delete repository %s with %s? %s", args[0], command.Count(d.Tags, "tag"), fate()); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete repository %s with %s? %s", args[0], command.Count(d.Tags, "tag"), fate()); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, purge(holds())); err != nil {

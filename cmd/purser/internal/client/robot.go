@@ -261,9 +261,9 @@ func robotEnableCommand(src *command.Source, verb, short string, enabled bool) *
 
 func robotDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete ROBOT", Short: "Delete a robot with its secrets and roles", Args: robotArgs}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
-		if err := confirm(cmd, *yes, "Delete robot %s with its secrets and roles? That can't be undone.", name); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete robot %s with its secrets and roles? That can't be undone.", name); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {

@@ -251,7 +251,7 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 			"selects is shown before. Tags that are protected or deployed stay, and are named; the others are deleted.",
 		Example: "  purser tag delete library/app:v1 library/app:v2\n  purser tag delete 'library/app:pr-7-*' --yes",
 	}
-	yes, count := addYes(cmd), addCount(cmd)
+	yes, count := command.AddYes(cmd), addCount(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
 	holds := addOverrideHolds(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -268,7 +268,7 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		if err := confirm(cmd, *yes, "Delete %s? They can be restored until garbage collection deletes their manifests.", strings.Join(args, ", ")); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete %s? They can be restored until garbage collection deletes their manifests.", strings.Join(args, ", ")); err != nil {
 			return err
 		}
 		q := holds()

@@ -115,7 +115,7 @@ func changeAll(cmd *cobra.Command, c *api.Client, list []selection, what string,
 	if total == 0 {
 		return say(cmd, "No tag matches.\n")
 	}
-	if err := confirm(cmd, yes, question, words); err != nil {
+	if err := command.Confirm(cmd, yes, question, words); err != nil {
 		return err
 	}
 	stay := 0
@@ -138,7 +138,7 @@ func tagExpireCommand(src *command.Source) *cobra.Command {
 			"the shell leaves it alone. A push of a tag takes its date away, unless a label of the image gives it another.",
 		Example: "  purser tag expire 'library/app:pr-7-*' --in 2d --yes\n  purser tag expire library/app:v1 --at 2030-01-02T15:04:05Z\n  purser tag expire library/app:v1 --never",
 	}
-	yes, count := addYes(cmd), addCount(cmd)
+	yes, count := command.AddYes(cmd), addCount(cmd)
 	var in, at string
 	textFlag(cmd, &in, "in", "", "delete them after `AGE`, such as 2d: by the clock of the registry's database", checkAge)
 	cmd.Flags().StringVar(&at, "at", "", "delete them at `TIME`, such as 2030-01-02T15:04:05Z")

@@ -75,9 +75,9 @@ func teamCreateCommand(src *command.Source) *cobra.Command {
 
 func teamDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE TEAM", Short: "Delete a team: its members lose the roles that they have by it", Args: cobra.ExactArgs(2)}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := confirm(cmd, *yes, "Delete team %s of %s? Its members lose the roles that they have by it.", command.Printable(args[1]), command.Printable(args[0])); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete team %s of %s? Its members lose the roles that they have by it.", command.Printable(args[1]), command.Printable(args[0])); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), teamPath(args), nil); err != nil {

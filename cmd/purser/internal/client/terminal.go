@@ -1,18 +1,14 @@
 package client
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/worker"
 
 	"github.com/spf13/cobra"
 )
@@ -87,49 +83,4 @@ func clock(t *time.Time) string {
 		return ""
 	}
 	return t.Local().Format("2006-01-02 15:04:05")
-}
-
-// addYes adds the flag --yes to a command that destroys something.
-func addYes(cmd *cobra.Command) *bool {
-	return cmd.Flags().BoolP("yes", "y", false, "don't ask for confirmation")
-}
-
-// confirm asks the user to confirm an action that can't be undone. It returns an error
-// unless the user answers yes. If stdin or stderr isn't a terminal, nobody can answer, and
-// it returns an error without asking. If `yes` is set, it returns nil without asking.
-func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
-	if yes {
-		return nil
-	}
-	question := fmt.Sprintf(format, args...)
-	in, ok := cmd.InOrStdin().(*os.File)
-	if !ok || !command.IsTerminal(in) || !command.IsTerminal(cmd.ErrOrStderr()) {
-		return command.Refuse(question + " There is no terminal to ask for confirmation: add --yes to go on")
-	}
-	_, err := worker.Await(cmd.Context(), func() (struct{}, error) {
-		return struct{}{}, ask(in, cmd.ErrOrStderr(), question)
-	})
-	if err != nil && cmd.Context().Err() != nil && errors.Is(err, cmd.Context().Err()) {
-		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // ends the line of the question
-		return errDeclined
-	}
-	return err
-}
-
-// errDeclined is the error of a command whose question the user answered with no.
-var errDeclined = command.Refuse("nothing was done")
-
-func ask(in io.Reader, out io.Writer, question string) error {
-	if _, err := fmt.Fprintf(out, "%s [y/N] ", question); err != nil {
-		return fmt.Errorf("asking: %w", err)
-	}
-	answer, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	return errDeclined
 }

@@ -59,7 +59,7 @@ func tokenCreateCommand(src *command.Source) *cobra.Command {
 
 func tokenRevokeCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "revoke UUID", Short: "Revoke a token: nobody can use it any longer", Args: cobra.ExactArgs(1)}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if err := checkArg("UUID", args[0], checkUUID); err != nil {
 			return err
@@ -72,7 +72,7 @@ func tokenRevokeCommand(src *command.Source) *cobra.Command {
 			}
 			title = t.Token.Title
 		}
-		if err := confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], command.Printable(title)); err != nil {
+		if err := command.Confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], command.Printable(title)); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {

@@ -180,13 +180,13 @@ func trashRestoreCommand(src *command.Source) *cobra.Command {
 
 func trashPurgeCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "purge ID|NAME", Short: "Delete something in the trash for good", Args: cobra.ExactArgs(1)}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		id, err := trashID(cmd.Context(), c, args[0])
 		if err != nil {
 			return err
 		}
-		if err := confirm(cmd, *yes, "Delete %s for good? That can't be undone.", args[0]); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete %s for good? That can't be undone.", args[0]); err != nil {
 			return err
 		}
 		if err := c.Post(cmd.Context(), api.Path("trash", id, "purge"), nil, nil); err != nil {

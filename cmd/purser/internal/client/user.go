@@ -256,7 +256,7 @@ func userRevokeCommand(src *command.Source) *cobra.Command {
 		Long: "End all log-ins of browsers of an account, and revoke its refresh tokens, which clients such as docker have got\n" +
 			"at a log-in. Its password stays: change it too if somebody else knows it.",
 	}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	var personal bool
 	cmd.Flags().BoolVar(&personal, "personal-tokens", false, "revoke its personal tokens too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -264,7 +264,7 @@ func userRevokeCommand(src *command.Source) *cobra.Command {
 		if personal {
 			what += " and revoke all tokens"
 		}
-		if err := confirm(cmd, *yes, "%s of %s? What uses them must log in again.", what, command.Printable(args[0])); err != nil {
+		if err := command.Confirm(cmd, *yes, "%s of %s? What uses them must log in again.", what, command.Printable(args[0])); err != nil {
 			return err
 		}
 		var e api.LogInsEnded
@@ -287,7 +287,7 @@ func userRebindCommand(src *command.Source) *cobra.Command {
 			"All log-ins, refresh tokens and personal tokens of the account end.",
 		Example: "  purser user rebind alice\n  purser user rebind alice --to alice.smith --keep-personal-tokens",
 	}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	var to api.Rebinding
 	cmd.Flags().StringVar(&to.DirectoryName, "to", "", "the entry that logs in by this `NAME` in the directory")
 	cmd.Flags().BoolVar(&to.KeepTokens, "keep-personal-tokens", false, "leave the account its personal tokens: it is the same person's")
@@ -299,7 +299,7 @@ func userRebindCommand(src *command.Source) *cobra.Command {
 		if to.DirectoryName != "" {
 			whose = "the entry of " + command.Printable(to.DirectoryName)
 		}
-		if err := confirm(cmd, *yes, "Give account %s to %s, and end its log-ins?", command.Printable(args[0]), whose); err != nil {
+		if err := command.Confirm(cmd, *yes, "Give account %s to %s, and end its log-ins?", command.Printable(args[0]), whose); err != nil {
 			return err
 		}
 		var e api.LogInsEnded
@@ -314,9 +314,9 @@ func userRebindCommand(src *command.Source) *cobra.Command {
 
 func userDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAME", Short: "Delete an account with its roles, tokens and log-ins", Args: cobra.ExactArgs(1)}
-	yes := addYes(cmd)
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := confirm(cmd, *yes, "Delete account %s with its roles and tokens? That can't be undone.", command.Printable(args[0])); err != nil {
+		if err := command.Confirm(cmd, *yes, "Delete account %s with its roles and tokens? That can't be undone.", command.Printable(args[0])); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), userPath(args[0]), nil); err != nil {

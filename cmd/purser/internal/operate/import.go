@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +36,8 @@ func importCommand(src *command.Source) *cobra.Command {
 			"skipped.\n\n" +
 			"When the other registry is stopped for good, --finish makes all of its files Purser's own, also those of\n" +
 			"images that were skipped or left out. Only then does garbage collection delete the files that are no\n" +
-			"longer in use, and \"purser check --repair\" the others. This can't be undone.\n\n" +
+			"longer in use, and \"purser check --repair\" the others. This can't be undone. It looks first whether\n" +
+			"the other registry got tags since the last import, names what was skipped, and asks.\n\n" +
 			"The exit code is 0 when all was imported, 1 after an error, and 4 when something was skipped.",
 		Example: "  purser import --dry-run\n  purser import --untagged --to old\n  purser import --finish",
 		Args:    cobra.MaximumNArgs(1),
@@ -52,6 +52,7 @@ func importCommand(src *command.Source) *cobra.Command {
 	named := f.String("repositories", "", "import only the repositories in whose name this `REGEXP` is found")
 	addOwnSettings(cmd)
 	finish := f.Bool("finish", false, "end all imports: the other registries are stopped, and their files belong to Purser")
+	yes, force := command.AddYes(cmd), f.Bool("force", false, "with --finish: also if the other registry has what Purser hasn't, or can't be looked at")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if *named != "" {
 			if o.Repositories, err = regexp.Compile(*named); err != nil {
@@ -60,6 +61,9 @@ func importCommand(src *command.Source) *cobra.Command {
 		}
 		if *finish && (len(args) > 0 || o.DryRun || o.Untagged || o.To != "" || o.Repositories != nil) {
 			return command.Usagef("--finish ends all imports, and takes no other flags or arguments")
+		}
+		if !*finish && (*yes || *force) {
+			return command.Usagef("--yes and --force are for --finish")
 		}
 		o.To = strings.Trim(o.To, "/")
 		return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
@@ -75,7 +79,8 @@ func importCommand(src *command.Source) *cobra.Command {
 				if err := requireSameSettings(ctx, src, cmd, cfg, metadata); err != nil {
 					return err
 				}
-				return finishImports(byCommand(ctx, cmd), cmd.OutOrStdout(), *out, o.Catalog)
+				f := &finisher{cmd, cfg, dsn, metadata, o, *out, *yes, *force}
+				return f.run(byCommand(ctx, cmd))
 			}
 			if len(args) > 0 {
 				if o.Dir, err = directoryInStore(args[0], cfg.Storage); err != nil {
@@ -229,42 +234,4 @@ func writeImport(w io.Writer, r registryimport.Report, o registryimport.Options,
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// finishImports makes the files of other registries Purser's own.
-func finishImports(ctx context.Context, w io.Writer, out command.Format, c *catalog.Catalog) error {
-	list, _, _, err := c.Imports(ctx)
-	if err != nil {
-		return err
-	}
-	var open []catalog.Import
-	for _, m := range list {
-		if m.Finished.IsZero() {
-			open = append(open, m)
-		}
-	}
-	if len(open) == 0 {
-		return command.Refuse("no import is unfinished")
-	}
-	objects, bytes, err := c.FinishImports(ctx)
-	if err != nil {
-		return err
-	}
-	var sources []string
-	for _, m := range open {
-		sources = append(sources, cmp.Or(m.Source, "/"))
-	}
-	entry := audit.Entry{Kind: audit.FinishImport, Detail: map[string]any{"sources": sources, "objects": objects, "bytes": bytes}}
-	if err := audit.New(c.DB()).Append(ctx, entry); err != nil {
-		return err
-	}
-	result := map[string]any{"finished": sources, "objects": objects, "bytes": bytes}
-	return out.Print(w, result, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "Finished: the files below %s belong to Purser.\n%s (%s) that no image uses any more will be deleted.\n",
-			strings.Join(sources, ", "), command.Count(objects, "object"), command.Size(bytes))
-		if err == nil {
-			_, err = io.WriteString(w, "What was never imported is deleted by \"purser check --repair\".\n")
-		}
-		return err
-	})
 }

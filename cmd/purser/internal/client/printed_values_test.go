@@ -1,25 +1,11 @@
 package client
 
 import (
-	"bytes"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
-
-func TestAsk(t *testing.T) {
-	t.Parallel()
-	for answer, yes := range map[string]bool{"y\n": true, "YES\n": true, "y": true, "n\n": false, "\n": false, "": false, "yesterday\n": false} {
-		var out bytes.Buffer
-		err := ask(strings.NewReader(answer), &out, "Sure?")
-		if yes != (err == nil) || !yes && !errors.Is(err, errDeclined) || out.String() != "Sure? [y/N] " {
-			t.Errorf("%q: %v, %q", answer, err, out.String())
-		}
-	}
-}
 
 func TestPrintable(t *testing.T) {
 	t.Parallel()
