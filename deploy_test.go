@@ -114,7 +114,7 @@ func TestWorkersAreInAlerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, metric := range []string{"purser_worker_last_success_timestamp_seconds", "purser_redis_up", "loose_foreign_key_run_failures", "loose_foreign_key_oldest_pending_seconds"} {
+	for _, metric := range []string{"purser_worker_last_success_timestamp_seconds", "purser_redis_up", "loose_foreign_key_run_failures_total", "loose_foreign_key_oldest_pending_seconds"} {
 		if !strings.Contains(string(content), metric) {
 			t.Errorf("no alert has %s", metric)
 		}

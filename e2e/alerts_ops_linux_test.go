@@ -273,7 +273,7 @@ func failDeletions(t *testing.T) (healthy, first, second scrape) {
 }
 
 func failLooseKeys(t *testing.T) (healthy, first, second scrape) {
-	const failed, oldest = "loose_foreign_key_run_failures", `loose_foreign_key_oldest_pending_seconds{database="main",table="public.repositories"`
+	const failed, oldest = "loose_foreign_key_run_failures_total", `loose_foreign_key_oldest_pending_seconds{database="main",table="public.repositories"`
 	r, pg := startFailing(t, "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s", "PURSER_TRASH_KEEP=0s")
 	healthy = r.scrape()
 	pg.exec(fmt.Sprintf(refuseDeletion, "repository_blobs"))

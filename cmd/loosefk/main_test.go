@@ -233,7 +233,7 @@ func TestWorker(t *testing.T) {
 		}
 		defer resp.Body.Close() //nolint:errcheck // it was read
 		body, err := io.ReadAll(resp.Body)
-		return err == nil && strings.Contains(string(body), `loose_foreign_key_processed_deleted_records{database="main",table="public.projects"} 1`)
+		return err == nil && strings.Contains(string(body), `loose_foreign_key_processed_deleted_records_total{database="main",table="public.projects"} 1`)
 	})
 	cancel()
 	if c := <-code; c != 0 {

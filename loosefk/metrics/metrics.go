@@ -38,17 +38,17 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"table", "database"})
 	}
 	m := &Metrics{
-		processed:   counter("loose_foreign_key_processed_deleted_records", "Deleted records whose children are cleaned up.", "table", "database"),
-		incremented: counter("loose_foreign_key_incremented_deleted_records", "Deleted records that a run did not finish.", "table", "database"),
-		rescheduled: counter("loose_foreign_key_rescheduled_deleted_records", "Deleted records postponed after several unfinished runs.", "table", "database"),
-		deletions:   counter("loose_foreign_key_deletions", "Children deleted.", "table", "database"),
-		updates:     counter("loose_foreign_key_updates", "Children updated or nullified.", "table", "database"),
+		processed:   counter("loose_foreign_key_processed_deleted_records_total", "Deleted records whose children are cleaned up.", "table", "database"),
+		incremented: counter("loose_foreign_key_incremented_deleted_records_total", "Deleted records that a run did not finish.", "table", "database"),
+		rescheduled: counter("loose_foreign_key_rescheduled_deleted_records_total", "Deleted records postponed after several unfinished runs.", "table", "database"),
+		deletions:   counter("loose_foreign_key_deletions_total", "Children deleted.", "table", "database"),
+		updates:     counter("loose_foreign_key_updates_total", "Children updated or nullified.", "table", "database"),
 		pending:     gauge("loose_foreign_key_pending_deleted_records", "Deleted records that are not processed yet, as of the last run."),
 		oldest:      gauge("loose_foreign_key_oldest_pending_seconds", "Age of the oldest pending deleted record, as of the last run."),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "loose_foreign_key_run_duration_seconds", Help: "Duration of the runs of the worker.",
 			Buckets: []float64{.01, .1, .5, 1, 5, 10, 30, 60}}, []string{"database"}),
-		failures: counter("loose_foreign_key_run_failures", "Runs that failed for at least one table.", "database"),
+		failures: counter("loose_foreign_key_run_failures_total", "Runs that failed for at least one table.", "database"),
 	}
 	err := reg.Register(m)
 	if before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {

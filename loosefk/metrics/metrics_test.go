@@ -106,10 +106,10 @@ func TestMetrics(t *testing.T) {
 	}
 	got := gather(t, reg)
 	for name, want := range map[string]float64{
-		"loose_foreign_key_processed_deleted_records main public.projects":   1,
-		"loose_foreign_key_incremented_deleted_records main public.projects": 2,
-		"loose_foreign_key_rescheduled_deleted_records main public.projects": 1,
-		"loose_foreign_key_deletions main public.builds":                     40,
+		"loose_foreign_key_processed_deleted_records_total main public.projects":   1,
+		"loose_foreign_key_incremented_deleted_records_total main public.projects": 2,
+		"loose_foreign_key_rescheduled_deleted_records_total main public.projects": 1,
+		"loose_foreign_key_deletions_total main public.builds":                     40,
 		"loose_foreign_key_pending_deleted_records main public.projects":     1,
 		"loose_foreign_key_run_duration_seconds main":                        4,
 	} {
@@ -120,7 +120,7 @@ func TestMetrics(t *testing.T) {
 	if age := got["loose_foreign_key_oldest_pending_seconds main public.projects"]; age <= 0 || age > 60 {
 		t.Errorf("the oldest pending record is %v s old", age)
 	}
-	if n, ok := got["loose_foreign_key_run_failures main"]; ok {
+	if n, ok := got["loose_foreign_key_run_failures_total main"]; ok {
 		t.Errorf("%v runs have failed", n)
 	}
 	exec(t, pool, "DROP TABLE builds")
@@ -128,7 +128,7 @@ func TestMetrics(t *testing.T) {
 		t.Error("a run without the child table succeeds")
 	}
 	got = gather(t, reg)
-	if n := got["loose_foreign_key_run_failures main"]; n != 1 {
+	if n := got["loose_foreign_key_run_failures_total main"]; n != 1 {
 		t.Errorf("after a run that couldn't begin, %v runs have failed", n)
 	}
 	for _, name := range []string{"loose_foreign_key_pending_deleted_records", "loose_foreign_key_oldest_pending_seconds"} {
@@ -171,7 +171,7 @@ func TestWorkersShareRegisterer(t *testing.T) {
 		deleteProject(t, pool, id, 3)
 		run(t, w)
 	}
-	if n := gather(t, reg)["loose_foreign_key_deletions main public.builds"]; n != 6 {
+	if n := gather(t, reg)["loose_foreign_key_deletions_total main public.builds"]; n != 6 {
 		t.Errorf("%v rows were deleted, want 6", n)
 	}
 }
@@ -180,7 +180,7 @@ func TestWorkersShareRegisterer(t *testing.T) {
 func TestNameIsTaken(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "loose_foreign_key_deletions", Help: "Others."}))
+	reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "loose_foreign_key_deletions_total", Help: "Others."}))
 	if _, err := metrics.New(reg); err == nil || !strings.Contains(err.Error(), "loose foreign keys") {
 		t.Errorf("it says %v", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/term"
 
@@ -30,8 +32,11 @@ func NewLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, 
 		if a.Value.Kind() == slog.KindDuration { // JSON would have nanoseconds without a unit
 			a.Value = slog.StringValue(a.Value.Duration().String())
 		}
-		if err, ok := a.Value.Any().(error); ok { // a connection error, which has several lines, becomes one line
-			a.Value = slog.AnyValue(pgsession.Explain(err, ""))
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(pgsession.Explain(err, "").Error())
+		}
+		if a.Value.Kind() == slog.KindString {
+			a.Value = slog.StringValue(oneLine(a.Value.String()))
 		}
 		return a
 	}}
@@ -39,6 +44,18 @@ func NewLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, 
 		return slog.New(slog.NewTextHandler(w, o)), level, nil
 	}
 	return slog.New(slog.NewJSONHandler(w, o)), level, nil
+}
+
+// oneLine joins the lines of a text, such as those of several errors: who searches a log finds lines.
+func oneLine(text string) string {
+	if !strings.ContainsAny(text, "\r\n") {
+		return text
+	}
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\r' || r == '\n' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return line == "" }), "; ")
 }
 
 func IsTerminal(w io.Writer) bool {
