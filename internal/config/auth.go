@@ -46,8 +46,9 @@ type Login struct {
 
 // OIDC configures log-ins at an OpenID Connect provider.
 type OIDC struct {
-	Issuer         string // URL; "": there is no provider
-	CAFile         string // path of a PEM file with the authorities of its certificate; "": the system's
+	Issuer         string        // URL; "": there is no provider
+	CAFile         string        // path of a PEM file with the authorities of its certificate; "": the system's
+	Timeout        time.Duration // of an answer
 	ClientID       string
 	ClientSecret   Secret // "" for a public client
 	Scopes         []string
@@ -127,6 +128,9 @@ var authSettings = []setting{
 
 	{key: "auth.oidc.issuer", field: func(c *Config) field { return textField{&c.Auth.OIDC.Issuer} }},
 	{key: "auth.oidc.ca_file", field: func(c *Config) field { return textField{&c.Auth.OIDC.CAFile} }},
+	{key: "auth.oidc.timeout", def: "10s", field: func(c *Config) field {
+		return durationField{&c.Auth.OIDC.Timeout, 100 * time.Millisecond, 5 * time.Minute}
+	}},
 	{key: "auth.oidc.client_id", field: func(c *Config) field { return textField{&c.Auth.OIDC.ClientID} }},
 	{key: "auth.oidc.client_secret", field: func(c *Config) field { return secretField{&c.Auth.OIDC.ClientSecret} }},
 	{key: "auth.oidc.scopes", def: "openid, profile, email", field: func(c *Config) field { return listField{&c.Auth.OIDC.Scopes} }},

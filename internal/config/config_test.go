@@ -166,7 +166,12 @@ func otherValue(t *testing.T, s *setting) string {
 		return "trivy/*, *grype*"
 	case networksField:
 		return "10.0.0.0/8, 2001:db8::1/128"
-	case durationField, secondsField:
+	case durationField:
+		if f.max < 77*time.Second {
+			return formatDuration(f.max)
+		}
+		return "77s"
+	case secondsField:
 		return "77s"
 	case sizeField:
 		return "77KiB"

@@ -27,6 +27,8 @@ func (p PullStatistics) Counts() bool { return p.Enabled || p.Redis }
 type Redis struct {
 	URL    DSN    // "" for none
 	CAFile string // path of a PEM file with the authorities of its certificate; "": the system's
+	// Timeout limits each command.
+	Timeout time.Duration
 }
 
 // pullSettings are the settings of pull statistics.
@@ -55,6 +57,9 @@ var pullSettings = []setting{
 
 	{key: "redis.url", field: func(c *Config) field { return dsnField{&c.Redis.URL} }},
 	{key: "redis.ca_file", field: func(c *Config) field { return textField{&c.Redis.CAFile} }},
+	{key: "redis.timeout", def: "3s", field: func(c *Config) field {
+		return durationField{&c.Redis.Timeout, 100 * time.Millisecond, 5 * time.Second}
+	}},
 }
 
 // validatePulls reports an error if pulls are to be counted from an audit log that doesn't

@@ -18,7 +18,8 @@ import (
 
 const (
 	redisDialTimeout = 2 * time.Second
-	redisTimeout     = 3 * time.Second // of a command, and of a pipeline
+	// redisTimeout is the default of Wait: of a command, and of a pipeline.
+	redisTimeout = 3 * time.Second
 )
 
 // Redis is a client of one server, or of a cluster, of Redis or Valkey; it finds out by
@@ -43,11 +44,20 @@ func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	silence()
 	opt.MaxRetries = -1
 	opt.Protocol = 2
-	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = redisDialTimeout, redisTimeout, redisTimeout, redisTimeout
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = 1
 	opt.DisableIdentity = true
-	return &Redis{opt: opt, stats: stats}, nil
+	r := &Redis{opt: opt, stats: stats}
+	r.Wait(redisTimeout)
+	return r, nil
+}
+
+// Wait sets how long a command, and a pipeline, may take; by default 3 seconds. Connecting takes at most
+// 2 seconds of it. It is called before the first use. It must be well below 15 seconds, in which a batch
+// of pulls is sent.
+func (r *Redis) Wait(limit time.Duration) {
+	r.opt.DialTimeout = min(limit, redisDialTimeout)
+	r.opt.ReadTimeout, r.opt.WriteTimeout, r.opt.PoolTimeout = limit, limit, limit
 }
 
 // silence switches off the client library's own logger, which all clients in the process

@@ -35,7 +35,7 @@ const (
 	// pullheads doesn't have. If Redis goes away, these HEADs must be written to that table.
 	contactEvery = time.Second
 	// recordTimeout bounds the time for sending one batch of pulls to Redis. Each command to
-	// Redis has a shorter timeout of its own (redisTimeout).
+	// Redis has a shorter timeout of its own (Redis.Wait).
 	recordTimeout = 15 * time.Second
 )
 

@@ -92,7 +92,7 @@ func (w *FlushWorker) observe(ctx context.Context) {
 
 // look asks all Redis servers for their memory and settings and adds these to s.
 func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
-	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.opt.ReadTimeout)
 	defer cancel()
 	err := r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		info, err := c.InfoMap(ctx, "memory", "persistence").Result()

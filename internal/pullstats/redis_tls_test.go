@@ -1,6 +1,7 @@
 package pullstats_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
@@ -54,5 +56,26 @@ func TestRedisRoots(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		r.Close()
+	}
+}
+
+// TestRedisWait: a Redis that answers nothing is waited for as long as Wait says.
+func TestRedisWait(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() }) // the kernel accepts connections, and nobody answers
+	r, err := pullstats.NewRedis("redis://"+l.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	r.Wait(100 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := r.Ping(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -42,11 +42,14 @@ type ProviderOptions struct {
 	// RequiredGroups are the groups whose members may log in: one of them is enough. Empty:
 	// everyone whom the provider knows may.
 	RequiredGroups []string
+	// Timeout is how long an answer of the provider may take. A log-in, which needs up to five answers,
+	// may take three times as long. Default 10 s.
+	Timeout time.Duration
 	// Roots are the authorities that may have signed the provider's certificate. Default: the
 	// system's.
 	Roots *x509.CertPool
-	// HTTP sends the requests to the provider; Roots has no effect then. Default: a client with a
-	// limit of 10 s.
+	// HTTP sends the requests to the provider; Roots has no effect then. Default: a client with the
+	// limit Timeout.
 	HTTP *http.Client
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -69,10 +72,9 @@ type Provider struct {
 }
 
 const (
-	discoveryLife  = time.Hour       // how long a discovery document is used
-	discoveryPause = 5 * time.Second // between failed requests for it
-	discoveryLimit = 10 * time.Second
-	finishLimit    = 30 * time.Second // of Finish, which sends up to five requests
+	discoveryLife  = time.Hour        // how long a discovery document is used
+	discoveryPause = 5 * time.Second  // between failed requests for it
+	answerLimit    = 10 * time.Second // the default of ProviderOptions.Timeout
 	leeway         = time.Minute      // how far the clocks of issuers may differ from this one
 )
 
@@ -117,7 +119,8 @@ func NewProvider(o ProviderOptions) (*Provider, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	client := http.Client{Timeout: discoveryLimit}
+	o.Timeout = cmp.Or(o.Timeout, answerLimit)
+	client := http.Client{Timeout: o.Timeout}
 	if o.HTTP != nil {
 		client = *o.HTTP
 	}
@@ -154,7 +157,7 @@ func (p *Provider) discover(ctx context.Context) (*discovered, error) {
 	}
 	answer := p.asking.DoChan("", func() (any, error) {
 		// Others may wait for the answer too, so it doesn't end with this caller's context.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discoveryLimit)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.o.Timeout)
 		defer cancel()
 		found, err := p.request(ctx)
 		p.mu.Lock()
@@ -202,7 +205,7 @@ func (p *Provider) request(ctx context.Context) (*discovered, error) {
 	}
 	d := &discovered{provider, provider.Endpoint(), document.NamesIss, provider.UserInfoEndpoint() != "", &keySet{
 		fetch: func(ctx context.Context) ([]jose.JSONWebKey, error) { return fetchKeys(ctx, p.client, document.JWKS) },
-		limit: discoveryLimit, now: p.o.Now,
+		limit: p.o.Timeout, now: p.o.Now,
 	}}
 	for _, address := range []string{d.endpoint.AuthURL, d.endpoint.TokenURL, document.JWKS, provider.UserInfoEndpoint()} {
 		u, err := url.Parse(address)
@@ -244,7 +247,7 @@ func (p *Provider) Begin(ctx context.Context, redirectURL string) (Attempt, erro
 // ErrUnavailable. If the provider has identified a person who may not log in, Finish returns the
 // subject with the error, and the name if it is valid.
 func (p *Provider) Finish(ctx context.Context, a Attempt, redirectURL string, query url.Values) (Identity, error) {
-	ctx, cancel := context.WithTimeout(ctx, finishLimit)
+	ctx, cancel := context.WithTimeout(ctx, 3*p.o.Timeout)
 	defer cancel()
 	// Nothing of the query counts before the state shows that this browser began the log-in.
 	if a.State == "" || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(a.State)) != 1 {

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestProviderRoots: a provider whose certificate is signed by an authority of its own is trusted by
@@ -39,5 +41,28 @@ func TestProviderRoots(t *testing.T) {
 		if (err == nil) != (trusted != nil) || err != nil && (!errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "certificate")) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestProviderTimeout: a provider that answers nothing is waited for as long as Options.Timeout says.
+func TestProviderTimeout(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-over:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(over) })
+	p, err := NewProvider(ProviderOptions{Issuer: server.URL, ClientID: "purser", Timeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := p.Check(ctx); !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -35,7 +35,7 @@ func NewProvider(ctx context.Context, o config.OIDC, log *slog.Logger) (*identit
 	p, err := identity.NewProvider(identity.ProviderOptions{
 		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: string(o.ClientSecret), Scopes: o.Scopes,
 		UsernameClaim: o.UsernameClaim, EmailClaim: o.EmailClaim, GroupsClaim: o.GroupsClaim,
-		AdminGroups: o.AdminGroups, RequiredGroups: o.RequiredGroups, Roots: roots, Log: log,
+		AdminGroups: o.AdminGroups, RequiredGroups: o.RequiredGroups, Roots: roots, Timeout: o.Timeout, Log: log,
 	})
 	return p, of("auth.oidc", err)
 }
@@ -52,5 +52,6 @@ func NewRedis(cfg *config.Config, stats *db.DB) (*pullstats.Redis, error) {
 		return nil, of("redis.url", err)
 	}
 	r.Trust(roots)
+	r.Wait(cfg.Redis.Timeout)
 	return r, nil
 }
