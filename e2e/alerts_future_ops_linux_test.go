@@ -184,7 +184,14 @@ func (f *future) fires(rule alertRule) (labels []map[string]string) {
 	var held time.Duration
 	if rule.For != "" {
 		var err error
-		if held, err = time.ParseDuration(rule.For); err != nil {
+		days, hours, _ := strings.Cut(rule.For, "d") // which package time doesn't know
+		if hours == "" && days != rule.For {
+			n, wrong := strconv.Atoi(days)
+			held, err = time.Duration(n)*24*time.Hour, wrong
+		} else {
+			held, err = time.ParseDuration(rule.For)
+		}
+		if err != nil {
 			f.t.Fatal(err)
 		}
 	}

@@ -297,7 +297,7 @@ func failCollection(t *testing.T) (healthy, first, second scrape) {
 func failS3(t *testing.T) (healthy, first, second scrape) {
 	const doomed, refused = "purser_gc_doomed_bytes", "purser_gc_sweep_failures_total"
 	env, s3 := startS3Server(t)
-	r, _ := startFailing(t, append(env, "PURSER_GC_REVIEW_AFTER=1s")...)
+	r, _ := startFailing(t, append(env, "PURSER_GC_REVIEW_AFTER=10s")...)
 	healthy = r.until(atLeast(0), doomed)
 	images := map[string]string{}
 	for _, repo := range []string{"one", "two"} {

@@ -18,7 +18,7 @@ func TestCheckOfAnUnmountedVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := newDir(t)
-	code, out := purser(t, []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + empty}, "check", "--data-dir", r.opt.dataDir, "--repair")
+	code, out := purser(t, []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + empty}, "check", "--data-dir", r.opt.dataDir, "--repair", "--own-settings")
 	if code != 1 || !strings.Contains(out, "mounted") {
 		t.Errorf("purser check exited with %d, want 1:\n%s", code, out)
 	}

@@ -301,7 +301,7 @@ func TestGroupsOfADirectory(t *testing.T) {
 			t.Errorf("%q is shown as %q, which gives %q, %v", text, shown, again.Auth.LDAP.AdminGroups, err)
 		}
 	}
-	for _, text := range []string{"admins, cn=ops,dc=example", "cn=ops,dc=example, admins", "cn=a,dc=e,cn=b,dc=e"} {
+	for _, text := range []string{"admins, cn=ops,dc=example", "cn=ops,dc=example, admins", "cn=a,dc=e,cn=b,dc=e", "cn=a,ou=g,o=x,c=us,cn=b,ou=g,o=x"} {
 		c := mustLoad(t, "")
 		if err := c.Set("auth.ldap.required_groups", text, "test"); err == nil || !strings.Contains(err.Error(), "write a semicolon between groups") {
 			t.Errorf("%q: %v, and gives %q", text, err, c.Auth.LDAP.RequiredGroups)

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -24,7 +23,7 @@ func (d DSN) check() error {
 			return err
 		}
 	}
-	if mode, ok := d.parameters()["sslmode"]; ok && !slices.Contains(sslModes, mode) {
+	if mode := d.parameters()["sslmode"]; mode != "" && !slices.Contains(sslModes, mode) {
 		return fmt.Errorf("sslmode %q isn't possible; use one of %s", mode, strings.Join(sslModes, ", "))
 	}
 	return nil
@@ -39,18 +38,15 @@ func checkAddress(text string) error {
 	if strings.Contains(rest, "#") {
 		return errors.New("it has a #, which ends the address in a URL; " + escape)
 	}
-	end := strings.IndexAny(rest, "/?")
-	if end < 0 {
-		end = len(rest)
+	rest, query, _ := strings.Cut(rest, "?")
+	authority, path, _ := strings.Cut(rest, "/")
+	unclear := strings.Count(authority, "@") > 1 || strings.Contains(path, "@")
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		unclear = unclear || strings.Contains(name, "@") // in a parameter's value it can't be the host's
 	}
-	path, _, _ := strings.Cut(rest[end:], "?")
-	switch {
-	case strings.Count(rest[:end], "@") > 1, strings.Contains(path, "@"),
-		!strings.Contains(rest[:end], "@") && strings.Contains(rest[end:], "@"):
+	if unclear {
 		return errors.New("it isn't clear which @ ends the password; " + escape)
-	}
-	if _, err := url.Parse(text); err != nil {
-		return errors.New("it can't be read as a URL: its port should be a number, and " + escape)
 	}
 	return nil
 }

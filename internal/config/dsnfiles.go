@@ -35,12 +35,10 @@ func (d DSN) parameters() map[string]string {
 	found := map[string]string{}
 	text := string(d)
 	if strings.Contains(text, "://") {
-		u, err := url.Parse(text)
-		if err != nil {
-			return nil
-		}
-		for name, values := range u.Query() {
-			found[name] = values[0]
+		_, query, _ := strings.Cut(text, "?") // there may be several hosts, which net/url can't read
+		values, _ := url.ParseQuery(query)    // what can be read of it
+		for name, list := range values {
+			found[name] = list[0]
 		}
 		return found
 	}

@@ -216,8 +216,8 @@ func (f groupsField) set(text string) error {
 			continue
 		}
 		pairs++
-		// In a DN the components of the domain stand last.
-		ambiguous = ambiguous || i > 0 && isDomain(parts[i-1]) && !isDomain(part)
+		// In a DN the domain, or the organization and its country, stand last.
+		ambiguous = ambiguous || i > 0 && endsDN(parts[i-1]) && !endsDN(part)
 	}
 	switch {
 	case pairs == 0:
@@ -230,8 +230,11 @@ func (f groupsField) set(text string) error {
 	return nil
 }
 
-// isDomain says whether the part of a DN is a component of a domain.
-func isDomain(part string) bool { return strings.HasPrefix(strings.ToLower(part), "dc=") }
+// endsDN says whether a part of a DN is one of those that stand last.
+func endsDN(part string) bool {
+	kind, _, _ := strings.Cut(strings.ToLower(part), "=")
+	return slices.Contains([]string{"dc", "o", "c"}, strings.TrimSpace(kind))
+}
 
 func (f groupsField) setList(entries []string) error {
 	*f.p = entries

@@ -59,7 +59,7 @@ func TestRedisSettings(t *testing.T) {
 		{[]string{"PURSER_REDIS_URL=cache:6379"}, "redis.url: this is no URL of a Redis"},
 		{[]string{"PURSER_REDIS_URL=http://cache:6379"}, "redis.url: this is no URL of a Redis"},
 		{[]string{"PURSER_REDIS_URL=unix://relative"}, "redis.url: this is no URL of a Redis"},
-		{[]string{"PURSER_REDIS_URL=redis://:se%cret@cache"}, "redis.url: it can't be read as a URL"},
+		{[]string{"PURSER_REDIS_URL=redis://:se%cret@cache"}, "redis.url: this is no URL of a Redis"},
 		{[]string{"REDIS_FLUSH_INTERVAL_SECONDS=7200"}, "7200s is too long"},
 		{[]string{"REDIS_FLUSH_INTERVAL_SECONDS=soon"}, `"soon" is no duration`},
 	} {

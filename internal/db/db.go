@@ -41,6 +41,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -118,9 +119,14 @@ func CheckDSN(dsn string) error {
 func parse(dsn string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if failure, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
-		// Its text has the DSN, with as much of the password hidden as the driver has found.
+		// Its text has the DSN, with as much of the password hidden as the driver has found, and then
+		// what is wrong with details, which quote the DSN too, unless they are about a file or TLS.
 		_, text, _ := strings.Cut(failure.Error(), "`: ")
-		return nil, errors.New(text)
+		what, _, _ := strings.Cut(text, " (")
+		if _, ofFile := errors.AsType[*fs.PathError](err); ofFile || strings.Contains(what, "TLS") {
+			what = text
+		}
+		return nil, errors.New(what)
 	}
 	return cfg, err
 }

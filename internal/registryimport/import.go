@@ -86,6 +86,7 @@ type Skip struct {
 // Report says what an import has done or, with DryRun, would do.
 type Report struct {
 	Format       string        `json:"format"`
+	Source       string        `json:"-"`            // what the keys of the storage's objects begin with
 	Repositories int64         `json:"repositories"` // that were looked at
 	Tags         int64         `json:"tags"`         // written
 	UpToDate     int64         `json:"up_to_date"`   // tags that point to the same manifest in both
@@ -125,7 +126,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	m := &importer{opt: o, source: src, report: Report{Format: src.format()}}
+	m := &importer{opt: o, source: src, report: Report{Format: src.format(), Source: src.prefix()}}
 	err = m.run(ctx)
 	m.report.Took = time.Since(began)
 	return m.report, err

@@ -19,6 +19,7 @@ type S3Access struct {
 	Endpoint  string
 	Region    string
 	PathStyle bool
+	CAFile    string // of Endpoint; "": the system's authorities
 }
 
 // BackupTarget opens the place that the argument names: a directory, or s3://BUCKET/PREFIX.
@@ -39,8 +40,10 @@ func BackupTarget(ctx context.Context, text string, cfg config.Storage, a S3Acce
 	c.Endpoint, c.Region, c.Bucket, c.Prefix = cmp.Or(a.Endpoint, c.Endpoint), cmp.Or(a.Region, c.Region), bucket, prefix
 	c.PathStyle = a.PathStyle || c.PathStyle
 	if a.Endpoint != "" {
-		// Another service has another key management, and other access keys: those of the environment.
-		if c.KMSKey = ""; os.Getenv("AWS_ACCESS_KEY_ID") != "" {
+		// Another service has other authorities and encrypts otherwise, and has other access keys: those
+		// of the environment.
+		c.CAFile, c.Encryption, c.KMSKey = a.CAFile, "", ""
+		if os.Getenv("AWS_ACCESS_KEY_ID") != "" {
 			c.AccessKey, c.SecretKey = "", ""
 		}
 	}

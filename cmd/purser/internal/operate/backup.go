@@ -31,6 +31,7 @@ type targetFlags struct{ s3 backend.S3Access }
 func (t *targetFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&t.s3.Endpoint, "s3-endpoint", "", "`URL` of the S3 service of TARGET (default: that of storage.s3)")
 	f.StringVar(&t.s3.Region, "s3-region", "", "`REGION` of TARGET's bucket (default: that of storage.s3)")
+	f.StringVar(&t.s3.CAFile, "s3-ca-file", "", "check the certificate of --s3-endpoint by this PEM `FILE` (default: the system's authorities)")
 	f.BoolVar(&t.s3.PathStyle, "s3-path-style", false, "name TARGET's bucket in the path, not in the host (default: as storage.s3)")
 }
 

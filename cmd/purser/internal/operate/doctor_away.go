@@ -36,7 +36,7 @@ func (d *doctor) tryDirectory(ctx context.Context) error {
 		return err
 	}
 	defer directory.Close()
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, max(answerWithin, d.cfg.Auth.LDAP.Timeout))
 	defer cancel()
 	return directory.Check(ctx)
 }
@@ -47,7 +47,7 @@ func (d *doctor) tryProvider(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, max(answerWithin, d.cfg.Auth.OIDC.Timeout))
 	defer cancel()
 	return provider.Check(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"strings"
@@ -30,6 +31,10 @@ const (
 func (d *doctor) examineConfiguration(ctx context.Context) error {
 	if joined, ok := backend.CheckSettings(ctx, d.cfg, nil).(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
+			if errors.Is(err, fs.ErrPermission) {
+				d.find(levelNote, "the configuration", "run the command as the registry's user: sudo -u purser purser doctor", "a file couldn't be examined as this user: %v", err)
+				continue
+			}
 			d.find(levelError, "the configuration", `change it; "purser config check" tells whether it is valid`, "the server doesn't start with it: %v", err)
 		}
 	}

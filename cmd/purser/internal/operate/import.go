@@ -132,12 +132,15 @@ func runImport(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn 
 	if o.Log, err = command.NewLogger(line, cfg.Log); err != nil {
 		return err
 	}
+	began := earlier{Directory: o.Dir, To: o.To, Untagged: o.Untagged}
+	if o.Repositories != nil {
+		began.Repositories = o.Repositories.String()
+	}
 	if !o.DryRun {
-		detail := map[string]any{"directory": o.Dir, "to": o.To, "untagged": o.Untagged}
-		if o.Repositories != nil {
-			detail["repositories"] = o.Repositories.String()
+		if err := audit.New(metadata).Append(ctx, audit.Entry{Kind: audit.RunImport, Detail: began}); err != nil {
+			return err
 		}
-		if err := audit.New(metadata).Append(ctx, audit.Entry{Kind: audit.RunImport, Detail: detail}); err != nil {
+		if err := metadata.Pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&began.Complete); err != nil {
 			return err
 		}
 	}
@@ -158,6 +161,9 @@ func runImport(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn 
 		}
 	}
 	r, err := registryimport.Run(ctx, o)
+	if err == nil && !o.DryRun {
+		err = audit.New(metadata).Append(ctx, audit.Entry{Kind: audit.RunImport, Detail: began})
+	}
 	line.Clear()
 	if errors.Is(err, catalog.ErrImportFinished) {
 		err = fmt.Errorf("%w, so it can't be imported again; \"purser copy\" mirrors a registry over its API", err)

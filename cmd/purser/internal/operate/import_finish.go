@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/registryimport"
@@ -33,11 +36,12 @@ type finisher struct {
 // leftover is what Purser hasn't of the storages that were imported.
 type leftover struct {
 	skipped int64
-	since   []string // tags that the other registry got after the last import
-	absent  int64    // other tags, which were deleted here or left out
+	since   []string // tags that the other registry got after the last complete import
+	absent  int64    // other tags, which were skipped, deleted here or left out
+	unseen  error    // why the storages, or some of them, couldn't be looked at; nil: they were
 }
 
-// maxNamedTags limits how many tags a refusal names.
+// maxNamedTags limits how many tags a refusal or a question names.
 const maxNamedTags = 10
 
 // run makes the files of other registries Purser's own.
@@ -46,23 +50,21 @@ func (f *finisher) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var open []catalog.Import
 	var sources []string
-	var began time.Time // of the oldest that isn't finished
 	for _, m := range list {
 		if m.Finished.IsZero() {
+			open = append(open, m)
 			sources = append(sources, cmp.Or(m.Source, "/"))
-			if began.IsZero() || m.Begun.Before(began) {
-				began = m.Begun
-			}
 		}
 	}
-	if len(sources) == 0 {
+	if len(open) == 0 {
 		return command.Refuse("no import is unfinished")
 	}
 	places := strings.Join(sources, ", ")
-	left, err := f.look(ctx, began)
-	if err != nil && !f.force {
-		return fmt.Errorf("looking whether the other registry has what Purser hasn't: %w; --force ends the imports without this look", err)
+	left := f.look(ctx, open)
+	if left.unseen != nil && !f.force {
+		return fmt.Errorf("looking whether the other registry has what Purser hasn't: %w; --force ends the imports without this look", left.unseen)
 	}
 	if n := len(left.since); n > 0 && !f.force {
 		return command.Refuse(fmt.Sprintf("the registry below %s got %s since it was imported, so it is still in use: %s. Stop it and import again; --force ends the imports without them",
@@ -79,7 +81,8 @@ func (f *finisher) run(ctx context.Context) error {
 	if err := audit.New(f.metadata).Append(ctx, entry); err != nil {
 		return err
 	}
-	result := map[string]any{"finished": sources, "objects": objects, "bytes": bytes, "skipped": left.skipped, "absent": left.absent, "not_imported": int64(len(left.since))}
+	result := map[string]any{"finished": sources, "objects": objects, "bytes": bytes, "skipped": left.skipped, "absent": left.absent,
+		"not_imported": len(left.since), "looked": left.unseen == nil}
 	return f.out.Print(f.cmd.OutOrStdout(), result, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "Finished: the files below %s belong to Purser.\n%s (%s) that no image uses any more will be deleted.\n"+
 			"What was never imported is deleted by \"purser check --repair\".\n", places, command.Count(objects, "object"), command.Size(bytes))
@@ -90,11 +93,17 @@ func (f *finisher) run(ctx context.Context) error {
 // question says what the end of the imports means.
 func (l leftover) question(places string) string {
 	text := "From now on the files below " + places + " belong to Purser: garbage collection deletes those that no image uses, and \"purser check --repair\" those that were never imported"
+	if n := len(l.since); n > 0 {
+		text += ", such as those of " + command.Count(int64(n), "tag") + " that the other registry got since (" + named(l.since) + ")"
+	}
 	if l.skipped > 0 {
 		text += ", such as those of " + command.Count(l.skipped, "skipped thing") + ", named above"
 	}
 	if l.absent > 0 {
 		text += fmt.Sprintf(", or of %s that Purser hasn't (skipped, left out or deleted here)", command.Count(l.absent, "tag"))
+	}
+	if l.unseen != nil {
+		text += ". There may be more, which couldn't be looked at (" + l.unseen.Error() + ")"
 	}
 	return text + ". The other registry can't use them any more. This can't be undone. Go on?"
 }
@@ -107,58 +116,96 @@ func named(tags []string) string {
 	return strings.Join(tags, ", ")
 }
 
-// earlier is what the audit log has of an import.
+// earlier is an import, as the audit log has it.
 type earlier struct {
 	Directory    string `json:"directory"`
 	To           string `json:"to"`
 	Untagged     bool   `json:"untagged"`
-	Repositories string `json:"repositories"`
+	Repositories string `json:"repositories,omitempty"`
+	// Complete is when the import began, in the entry that says that it has come to its end. Entries of
+	// beginnings have none.
+	Complete time.Time `json:"complete,omitzero"`
+
+	pattern *regexp.Regexp // of Repositories; nil: all
 }
 
-// look repeats each of the imports since `began` without changing anything. It names what it skips.
-func (f *finisher) look(ctx context.Context, began time.Time) (left leftover, err error) {
+// has says whether the import looked at a repository.
+func (e earlier) has(repository string) bool {
+	return e.pattern == nil || e.pattern.MatchString(repository)
+}
+
+// look repeats imports of the storages without changing anything, and names what they skip. Of the
+// imports of a directory it repeats the last complete one of each choice of repositories. A storage of
+// which the audit log has no complete import is looked at as a whole.
+func (f *finisher) look(ctx context.Context, open []catalog.Import) (left leftover) {
 	raw, _, err := ownStore(ctx, f.cmd, f.cfg, f.dsn)
 	if err != nil {
-		return left, err
+		left.unseen = err
+		return left
 	}
 	store, ok := raw.(registryimport.Store)
 	if !ok {
-		return left, fmt.Errorf("the files of this blob store can't be listed")
+		left.unseen = errors.New("the files of this blob store can't be listed")
+		return left
 	}
-	last, err := f.earlier(ctx, began)
+	began := open[0].Begun // the oldest
+	complete, err := f.complete(ctx, began)
 	if err != nil {
-		return left, err
+		left.unseen = err
+		return left
 	}
-	for e, at := range last {
+	seen := map[string]bool{} // sources
+	repeat := func(e earlier) {
 		o := f.opt
-		o.Store, o.DryRun, o.Dir, o.To, o.Untagged = store, true, e.Directory, e.To, e.Untagged
-		if e.Repositories != "" {
-			if o.Repositories, err = regexp.Compile(e.Repositories); err != nil {
-				return left, err
-			}
-		}
+		o.Store, o.DryRun, o.Dir, o.To, o.Untagged, o.Repositories = store, true, e.Directory, e.To, e.Untagged, e.pattern
 		o.Skipped = func(s registryimport.Skip) {
 			left.skipped++
 			fmt.Fprintln(f.cmd.ErrOrStderr(), describeSkip(s)) //nolint:errcheck // the question counts it
 		}
 		o.Differs = func(repository, tag string, pushed time.Time) {
-			if pushed.After(at) {
+			if pushed.After(lastOf(complete, e, repository)) {
 				left.since = append(left.since, command.Printable(repository+":"+tag))
 			} else {
 				left.absent++
 			}
 		}
-		if _, err := registryimport.Run(ctx, o); err != nil {
-			return left, err
+		r, err := registryimport.Run(ctx, o)
+		left.unseen = errors.Join(left.unseen, err)
+		seen[r.Source] = true
+	}
+	for i, e := range complete { // the newest first
+		if !slices.ContainsFunc(complete[:i], func(newer earlier) bool {
+			return newer.Directory == e.Directory && newer.Repositories == e.Repositories
+		}) {
+			repeat(e)
 		}
 	}
-	return left, nil
+	for _, m := range open {
+		if !seen[m.Source] {
+			dir := strings.TrimSuffix(m.Source, "/")
+			if m.Format == "distribution" {
+				dir = strings.TrimSuffix(strings.TrimSuffix(dir, "docker/registry/v2"), "/")
+			}
+			repeat(earlier{Directory: dir, Complete: m.Begun})
+		}
+	}
+	return left
 }
 
-// earlier returns the imports since `began` with the time of the last one of each kind. An entry is
-// written shortly before its import begins.
-func (f *finisher) earlier(ctx context.Context, began time.Time) (map[earlier]time.Time, error) {
-	last := map[earlier]time.Time{}
+// lastOf returns when the last complete import began that had a repository of the directory of e.
+func lastOf(complete []earlier, e earlier, repository string) time.Time {
+	last := e.Complete
+	for _, other := range complete {
+		if other.Directory == e.Directory && other.has(repository) && other.Complete.After(last) {
+			last = other.Complete
+		}
+	}
+	return last
+}
+
+// complete returns the imports since `began` that came to their end, the newest first. The audit log has
+// them as long as audit.retention says.
+func (f *finisher) complete(ctx context.Context, began time.Time) (list []earlier, err error) {
 	for cursor := ""; ; {
 		entries, next, err := audit.New(f.metadata).List(ctx, audit.Filter{Kinds: []audit.Kind{audit.RunImport}, From: began.Add(-time.Hour)}, cursor, 100)
 		if err != nil {
@@ -169,17 +216,17 @@ func (f *finisher) earlier(ctx context.Context, began time.Time) (map[earlier]ti
 			if raw, ok := entry.Detail.(json.RawMessage); !ok || json.Unmarshal(raw, &e) != nil {
 				return nil, fmt.Errorf("the entry %d of the audit log can't be read", entry.ID)
 			}
-			if entry.Time.After(last[e]) {
-				last[e] = entry.Time
+			if e.Repositories != "" {
+				if e.pattern, err = regexp.Compile(e.Repositories); err != nil {
+					return nil, fmt.Errorf("the entry %d of the audit log: %w", entry.ID, err)
+				}
+			}
+			if !e.Complete.IsZero() {
+				list = append(list, e)
 			}
 		}
-		if next == "" {
-			break
+		if cursor = next; next == "" {
+			return list, nil
 		}
-		cursor = next
 	}
-	if len(last) == 0 {
-		return nil, fmt.Errorf("the audit log has the imports no more (audit.retention)")
-	}
-	return last, nil
 }
