@@ -110,8 +110,8 @@ func TestMetrics(t *testing.T) {
 		"loose_foreign_key_incremented_deleted_records_total main public.projects": 2,
 		"loose_foreign_key_rescheduled_deleted_records_total main public.projects": 1,
 		"loose_foreign_key_deletions_total main public.builds":                     40,
-		"loose_foreign_key_pending_deleted_records main public.projects":     1,
-		"loose_foreign_key_run_duration_seconds main":                        4,
+		"loose_foreign_key_pending_deleted_records main public.projects":           1,
+		"loose_foreign_key_run_duration_seconds main":                              4,
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
