@@ -13,5 +13,5 @@ func syncData(f *os.File) error { return f.Sync() }
 // startWriteback does nothing: only Linux has a system call for it.
 func startWriteback(*os.File, int64, int64) {}
 
-// Allocate isn't possible here.
-func Allocate(string, int64) error { return errors.ErrUnsupported }
+// preallocate isn't possible here.
+func preallocate(*os.File, int64) error { return errors.ErrUnsupported }
