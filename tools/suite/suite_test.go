@@ -113,7 +113,7 @@ func TestTimesIncludeSubtests(t *testing.T) {
 	}
 }
 
-// What a failing test says first and last is repeated, and not what is between them.
+// The report repeats the first and the last lines of a failing test, and leaves the middle out.
 func TestExcerpt(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -18,7 +18,6 @@ import (
 )
 
 // TestEncryption: each request that makes an object asks for the encryption, and no other request does.
-// What was written is read as it was.
 func TestEncryption(t *testing.T) {
 	t.Parallel()
 	const header, keyHeader = "X-Amz-Server-Side-Encryption", "X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id"

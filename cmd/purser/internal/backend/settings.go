@@ -115,7 +115,7 @@ func checkRedis(cfg *config.Config) error {
 	return redis.Close()
 }
 
-// Without access control, nobody reads what is set for it.
+// The server reads the settings of log-ins only if access control is on. So do the three checks below.
 
 func checkHtpasswd(a config.Auth) error {
 	if !a.Enabled || a.Htpasswd == "" {

@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,6 +25,9 @@ type S3Access struct {
 
 // BackupTarget opens the place that the argument names: a directory, or s3://BUCKET/PREFIX.
 func BackupTarget(ctx context.Context, text string, cfg config.Storage, a S3Access) (backup.Target, error) {
+	if a.CAFile != "" && a.Endpoint == "" {
+		return nil, errors.New("--s3-ca-file is for the service of --s3-endpoint; for that of the blobs set storage.s3.ca_file")
+	}
 	rest, inS3 := strings.CutPrefix(text, "s3://")
 	if !inS3 {
 		if text == "" || strings.Contains(text, "://") {

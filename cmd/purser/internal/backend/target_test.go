@@ -24,6 +24,9 @@ func TestBackupTargetElsewhere(t *testing.T) {
 		}
 		return nil
 	}
+	if _, err := backend.BackupTarget(t.Context(), "s3://backups", blobs, backend.S3Access{CAFile: "/ca.pem"}); err == nil {
+		t.Error("a file of authorities without an endpoint is taken")
+	}
 	if err := list(); err == nil {
 		t.Fatal("the server takes wrong keys")
 	}

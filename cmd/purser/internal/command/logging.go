@@ -46,7 +46,7 @@ func NewLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, 
 	return slog.New(slog.NewJSONHandler(w, o)), level, nil
 }
 
-// oneLine joins the lines of a text, such as those of several errors: who searches a log finds lines.
+// oneLine joins the lines of a text, such as the texts of several errors, since searches of a log find lines.
 func oneLine(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text

@@ -128,7 +128,7 @@ func (d *doctor) examine(ctx context.Context) {
 	d.look("this machine", d.examineMachine)
 	complete := d.examineDatabase(ctx)
 	if !complete {
-		// What needs tables isn't examined.
+		// Without tables, only whether these answer can be examined.
 		d.look("the blob store", func() error { return d.tryStore(ctx) })
 		d.lookAtRedis(ctx)
 	}

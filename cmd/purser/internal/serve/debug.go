@@ -98,8 +98,8 @@ func (r *readiness) Describe(ch chan<- *prometheus.Desc) {
 	ch <- checkDesc
 }
 
-// Collect implements prometheus.Collector. It runs the checks, so that whoever is told by metrics learns
-// that the database is away although no client asks for anything.
+// Collect implements prometheus.Collector. It runs the checks, so that the metrics tell of a database
+// that is away although no client asks for anything.
 func (r *readiness) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
