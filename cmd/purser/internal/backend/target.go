@@ -23,10 +23,17 @@ type S3Access struct {
 	CAFile    string // of Endpoint; "": the system's authorities
 }
 
+func (a S3Access) check() error {
+	if a.CAFile != "" && a.Endpoint == "" {
+		return errors.New("--s3-ca-file is for the service of --s3-endpoint; for that of the blobs set storage.s3.ca_file")
+	}
+	return nil
+}
+
 // BackupTarget opens the place that the argument names: a directory, or s3://BUCKET/PREFIX.
 func BackupTarget(ctx context.Context, text string, cfg config.Storage, a S3Access) (backup.Target, error) {
-	if a.CAFile != "" && a.Endpoint == "" {
-		return nil, errors.New("--s3-ca-file is for the service of --s3-endpoint; for that of the blobs set storage.s3.ca_file")
+	if err := a.check(); err != nil {
+		return nil, err
 	}
 	rest, inS3 := strings.CutPrefix(text, "s3://")
 	if !inS3 {
@@ -61,6 +68,9 @@ func BackupTarget(ctx context.Context, text string, cfg config.Storage, a S3Acce
 // BlobPlace returns the settings of the blob store that the argument names: a directory, or
 // s3://BUCKET/PREFIX.
 func BlobPlace(text string, cfg config.Storage, a S3Access) (config.Storage, error) {
+	if err := a.check(); err != nil {
+		return cfg, err
+	}
 	rest, inS3 := strings.CutPrefix(text, "s3://")
 	if !inS3 {
 		if text == "" || strings.Contains(text, "://") {
@@ -80,5 +90,8 @@ func BlobPlace(text string, cfg config.Storage, a S3Access) (config.Storage, err
 	}
 	cfg.S3.Endpoint, cfg.S3.Region = cmp.Or(a.Endpoint, cfg.S3.Endpoint), cmp.Or(a.Region, cfg.S3.Region)
 	cfg.S3.PathStyle = a.PathStyle || cfg.S3.PathStyle
+	if a.Endpoint != "" {
+		cfg.S3.CAFile = a.CAFile
+	}
 	return cfg, nil
 }

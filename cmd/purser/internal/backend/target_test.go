@@ -27,6 +27,13 @@ func TestBackupTargetElsewhere(t *testing.T) {
 	if _, err := backend.BackupTarget(t.Context(), "s3://backups", blobs, backend.S3Access{CAFile: "/ca.pem"}); err == nil {
 		t.Error("a file of authorities without an endpoint is taken")
 	}
+	place, err := backend.BlobPlace("s3://blobs/new", blobs, backend.S3Access{Endpoint: "https://s3.example.com", CAFile: "/ca.pem"})
+	if err != nil || place.S3.CAFile != "/ca.pem" {
+		t.Errorf("the place for blobs is %+v, %v", place.S3, err)
+	}
+	if _, err := backend.BlobPlace("s3://blobs/new", blobs, backend.S3Access{CAFile: "/ca.pem"}); err == nil {
+		t.Error("a file of authorities without an endpoint is taken for blobs")
+	}
 	if err := list(); err == nil {
 		t.Fatal("the server takes wrong keys")
 	}
