@@ -136,6 +136,11 @@ func (g *Guard) run(ctx context.Context) (more bool, err error) {
 func (g *Guard) Check(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.check(ctx)
+}
+
+// check is Check. The caller has locked g.mu.
+func (g *Guard) check(ctx context.Context) error {
 	if g.base == (sample{}) || g.machine.up()-g.last.up > lookAge {
 		if err := g.look(ctx, false); err != nil {
 			return err
@@ -145,13 +150,14 @@ func (g *Guard) Check(ctx context.Context) error {
 }
 
 // CheckTime is Check for a time that the database has just given: it is compared with the time that
-// the last look predicts.
+// the last look predicts. Both happen under one lock: another look in between might find that the
+// clock was set, and would predict by the clock as it was set.
 func (g *Guard) CheckTime(ctx context.Context, now time.Time) error {
-	if err := g.Check(ctx); err != nil {
-		return err
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if err := g.check(ctx); err != nil {
+		return err
+	}
 	expected := g.last.database.Add(g.machine.up() - g.last.up)
 	if d := now.Sub(expected); d.Abs() > g.opt.Tolerance {
 		return &Disagreement{Text: fmt.Sprintf("the database's clock shows %s, and should show about %s", clockTime(now), clockTime(expected))}
@@ -177,9 +183,9 @@ func CheckTx(ctx context.Context, tx pgx.Tx, check func(ctx context.Context, now
 // Offset returns how far the database's clock is ahead of this process's clock, and what Check
 // returns.
 func (g *Guard) Offset(ctx context.Context) (time.Duration, error) {
-	err := g.Check(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	err := g.check(ctx)
 	return g.offset, err
 }
 
