@@ -106,17 +106,22 @@ func TestSettleStorm(t *testing.T) {
 			w := s.worker(t, func(o *SyncOptions) { o.Redis = r })
 			must(t, w.Sync(t.Context()))
 			storm := &useStorm{s: s, redis: r, how: how, answered: map[string]time.Time{}}
-			ctx, stop := context.WithTimeout(t.Context(), testscale.Pick(3*time.Second, time.Minute))
+			group, ctx := errgroup.WithContext(t.Context())
+			ctx, stop := context.WithCancel(ctx)
 			defer stop()
-			var group errgroup.Group
 			for i := range 4 {
 				group.Go(func() error { return storm.process(ctx, t, i) })
 			}
 			for range 2 {
 				group.Go(func() error { return storm.judge(ctx, w) })
 			}
+			group.Go(func() error {
+				storm.last(ctx, testscale.Pick(3*time.Second, time.Minute))
+				stop()
+				return nil
+			})
 			must(t, group.Wait())
-			if storm.uses.Load() < 100 || storm.looks.Load() < 3 {
+			if storm.tooLittle() {
 				t.Errorf("%d uses, %d looks: too few", storm.uses.Load(), storm.looks.Load())
 			}
 			t.Logf("%d uses by %d processes, %d looks", storm.uses.Load(), storm.processes.Load(), storm.looks.Load())
@@ -134,6 +139,17 @@ type useStorm struct {
 	answered map[string]time.Time // by tag: when its last use was answered
 
 	uses, looks, processes atomic.Int64
+}
+
+// tooLittle says whether so little has happened that the test proves nothing yet.
+func (u *useStorm) tooLittle() bool { return u.uses.Load() < 100 || u.looks.Load() < 4 }
+
+// last returns after the time d, and on a busy machine only when enough has happened, up to two
+// minutes later.
+func (u *useStorm) last(ctx context.Context, d time.Duration) {
+	for most := time.Now().Add(d + 2*time.Minute); pause(ctx, d) == nil && u.tooLittle() && time.Now().Before(most); {
+		d = 100 * time.Millisecond
+	}
 }
 
 // process runs processes one after another. Each of them records uses of random tags for some
