@@ -121,6 +121,7 @@ func (h *redisHeads) forget(now time.Time) {
 		if !head.logged && now.Before(h.both) || !head.sent && h.q.r.opt.Log == nil {
 			h.q.r.opt.LastUsed.markUncounted(h.q.r.presence.now())
 		}
+		head.sent = true // so that send, if it is sending this head now, doesn't count it as well
 		h.recent[n] = nil
 		n++
 	}

@@ -289,6 +289,50 @@ func TestRedisHeadUnanswered(t *testing.T) {
 	}
 }
 
+// A HEAD becomes too old while Redis takes its time to store it. It counts as sent once: a HEAD that
+// comes later is known to wait, and is sent.
+func TestHeadForgottenWhileSent(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r, p := server.behind(t, s.stats)
+	rec := s.recorder(t, r, unlogged)
+	recorded(t, rec, s.pull(0, "v1", "a", noon)) // loads the scripts
+	h := rec.queue.heads
+	e := s.client("someone", 0, "v2", "a")
+	e.Time = noon
+	h.add(t.Context(), e, false)
+	must(t, h.send(t.Context(), time.Now())) // loads this script too
+	h.again()
+	reached, release := make(chan struct{}), make(chan struct{})
+	p.mu.Lock()
+	p.judge = func(request []byte) fault {
+		if bytes.Contains(request, []byte(headScript.Hash())) {
+			close(reached)
+			<-release
+		}
+		return pass
+	}
+	p.mu.Unlock()
+	sent := make(chan error, 1)
+	go func() { sent <- h.send(t.Context(), time.Now()) }()
+	<-reached
+	h.mu.Lock()
+	h.recent[0].since = time.Now().Add(-rec.opt.Join - headsKept - time.Second)
+	h.mu.Unlock()
+	if n := h.unsent(); n != 0 {
+		t.Errorf("%d HEADs wait after the only one was forgotten", n)
+	}
+	close(release)
+	must(t, <-sent)
+	if n := h.unsent(); n != 0 {
+		t.Errorf("%d HEADs wait, want none", n)
+	}
+	if e.Time = noon.Add(time.Second); !h.add(t.Context(), e, false) {
+		t.Error("the next HEAD isn't the first that waits")
+	}
+}
+
 // A Redis key that should have a client's HEADs has the wrong type. This client's pull by
 // digest must count for the manifest alone; the pull of another client must count for its
 // tag.
