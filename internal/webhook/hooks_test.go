@@ -236,6 +236,32 @@ func TestSecretsOfWebhooks(t *testing.T) {
 	}
 }
 
+// TestURLChangesWhileSending: a lane sends notices to a receiver that doesn't answer, and meanwhile the
+// webhook gets another URL. The notices that wait go there and to no other place.
+func TestURLChangesWhileSending(t *testing.T) {
+	t.Parallel()
+	s, d := hooked(t, Options{})
+	release := make(chan struct{})
+	old := receive(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		<-release
+		w.WriteHeader(http.StatusNoContent)
+	})
+	h := subscribe(t, s, old.URL, EventPush)
+	for i := range 3 * laneWidth {
+		logged(t, d, entryOf(audit.PushRepo, "app/web", fmt.Sprint("v", i)))
+	}
+	dispatchAll(t, s)
+	start(t, s.Run)
+	eventually(t, "the old receiver is full", func() bool { return len(old.requests()) == laneWidth })
+	other := receive(t, nil)
+	must(t, s.UpdateHook(t.Context(), "app", h.ID, HookChange{URL: &other.URL}))
+	close(release)
+	eventually(t, "all are delivered", func() bool { return count(t, d, "delivered_at IS NULL") == 0 })
+	if n, m := len(old.requests()), len(other.requests()); n != laneWidth || m != 2*laneWidth {
+		t.Errorf("%d went to the old receiver and %d to the new one, want %d and %d", n, m, laneWidth, 2*laneWidth)
+	}
+}
+
 func TestWebhooksRefused(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})

@@ -167,7 +167,7 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 			break
 		}
 		var n int
-		if n, err = l.round(ctx, h.ID, &to); n < laneWidth || l.standings.of(h.ID, time.Now()) == isSlow {
+		if n, err = l.round(ctx, h, &to); n < laneWidth || l.standings.of(h.ID, time.Now()) == isSlow {
 			break
 		}
 	}
@@ -178,8 +178,8 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 }
 
 // round claims up to laneWidth due notices of a webhook, sends them, and returns how many
-// it claimed.
-func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error) {
+// it claimed: none if the webhook has got another URL or secret, so that another lane sends them there.
+func (l *lanes) round(ctx context.Context, h hook, to *target) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.s.opt.Lease)
 	defer cancel()
 	lease := uuid.New()
@@ -189,9 +189,9 @@ func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error
 		WHERE id = ANY (ARRAY(
 			SELECT d.id FROM webhooknotices d
 			WHERE d.webhook = $3 AND d.delivered_at IS NULL AND d.given_up_at IS NULL AND d.next_attempt <= now()
-				AND EXISTS (SELECT FROM webhooks WHERE uuid = $3 AND enabled)
+				AND EXISTS (SELECT FROM webhooks WHERE uuid = $3 AND enabled AND url = $5 AND secret = $6)
 			ORDER BY d.next_attempt LIMIT $4 FOR UPDATE OF d SKIP LOCKED))
-		RETURNING id, event, body, attempts`, lease, l.s.opt.Lease, id, laneWidth)
+		RETURNING id, event, body, attempts`, lease, l.s.opt.Lease, h.ID, laneWidth, h.URL, h.Secret)
 	if err != nil {
 		return 0, fmt.Errorf("claiming notices: %w", err)
 	}
@@ -206,7 +206,7 @@ func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error
 	}
 	wg.Wait()
 	if len(list) > 0 {
-		l.standings.note(id, slices.Max(took), time.Now())
+		l.standings.note(h.ID, slices.Max(took), time.Now())
 	}
 	return len(list), errors.Join(errs...)
 }
