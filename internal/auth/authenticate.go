@@ -162,7 +162,7 @@ func (c *Control) bySecret(ctx context.Context, name, secret string) (*Principal
 func (c *Control) enterBy(ctx context.Context, found owned) (*Principal, error) {
 	p, err := c.enter(ctx, found.account, found.Limits, found.Credential.ID)
 	if err == nil {
-		p.expires = found.Expires
+		p.expires, p.credential = found.Expires, found.Credential.ID
 	}
 	return p, err
 }
@@ -327,6 +327,9 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 		return nil, wrongCredentials
 	}
 	p, err := c.enter(ctx, name, Limits{}, uuid.Nil)
+	if err == nil && how.id != 0 && how.id != p.ID { // another account has got this name meanwhile
+		return nil, wrongCredentials
+	}
 	if err == nil {
 		p.password, p.federated, p.proof = how.federated == nil, how.federated, proof
 	}
@@ -345,8 +348,10 @@ type checker struct {
 	// federated is what a token of another issuer says, if it comes in place of a password. It
 	// counts once check has returned true for the token.
 	federated *federated
-	// account is the name, if there is an account or an entry of the htpasswd file of that name.
+	// account is the name, if there is an account or an entry of the htpasswd file of that name, and id
+	// the account's id, 0 if there is no account yet.
 	account string
+	id      int64
 }
 
 // checkerOf returns how the password of an account is checked: by the source of the account,
@@ -371,19 +376,19 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 	}
 	switch {
 	case source == SourceLDAP && c.opt.Directory != nil:
-		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q %q", a.ID, a.Subject, a.EntryID), did: worked{directory: true}, check: func(ctx context.Context) (password.Proof, error) {
+		return checker{account: known, id: a.ID, hash: fmt.Sprintf("LDAP %d %q %q", a.ID, a.Subject, a.EntryID), did: worked{directory: true}, check: func(ctx context.Context) (password.Proof, error) {
 			return c.checkDirectory(ctx, name, pass)
 		}}, nil
 	case source == SourceHtpasswd && c.opt.Htpasswd != nil:
 		hash, _ = c.opt.Htpasswd.Lookup(name)
-		return checker{account: known, hash: hash, did: workOf(hash), check: func(ctx context.Context) (password.Proof, error) {
+		return checker{account: known, id: a.ID, hash: hash, did: workOf(hash), check: func(ctx context.Context) (password.Proof, error) {
 			ok, err := c.checkHtpasswd(ctx, name, pass, hash)
 			return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
 		}}, nil
 	}
 	did := workOf(hash)
 	did.argon2 = true // a bcrypt hash of a local account, which Purser doesn't make, is in its place
-	return checker{account: known, hash: hash, did: did, check: func(ctx context.Context) (password.Proof, error) {
+	return checker{account: known, id: a.ID, hash: hash, did: did, check: func(ctx context.Context) (password.Proof, error) {
 		ok, err := c.checkPassword(ctx, pass, hash)
 		return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
 	}}, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // CredentialKind says for what a generated secret is.
@@ -124,19 +125,23 @@ func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (
 	return c, secret, err
 }
 
-// CreateToken makes a personal token of an account. `expires` nil: never. It returns the secret,
-// which isn't stored.
-func (s *Store) CreateToken(ctx context.Context, account, title string, l Limits, expires *time.Time) (c Credential, secret string, err error) {
-	return s.createToken(ctx, account, Credential{Kind: PersonalToken, Title: title, Limits: l, Expires: expires})
+// CreateToken makes a personal token of the client's account. `expires` nil: never. It returns the
+// secret, which isn't stored. Error: 401 if the session or token that the client has sent has ended.
+func (s *Store) CreateToken(ctx context.Context, by *Principal, title string, l Limits, expires *time.Time) (c Credential, secret string, err error) {
+	return s.createToken(ctx, by, Credential{Kind: PersonalToken, Title: title, Limits: l, Expires: expires})
 }
 
-// createToken makes a token of a person's account: what `c` says but for ID, account and date.
-func (s *Store) createToken(ctx context.Context, account string, n Credential) (c Credential, secret string, err error) {
-	err = s.change(ctx, "creating a token of "+account, func(tx pgx.Tx) error {
+// createToken makes a token of a person's account: what `n` says but for ID, account and date.
+func (s *Store) createToken(ctx context.Context, by *Principal, n Credential) (c Credential, secret string, err error) {
+	err = s.change(ctx, "creating a token of "+by.Name, func(tx pgx.Tx) error {
 		c = n
-		err := tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'user'", account).Scan(&c.Account)
+		// The lock makes a change that ends what the client has sent come before or after this.
+		err := tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'user' FOR UPDATE", by.Name).Scan(&c.Account)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return unknownAccount(account)
+			return unknownAccount(by.Name)
+		}
+		if err == nil {
+			err = stillStands(ctx, tx, c.Account, by)
 		}
 		if err != nil {
 			return err
@@ -145,9 +150,25 @@ func (s *Store) createToken(ctx context.Context, account string, n Credential) (
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.CreateToken, Detail: map[string]any{
-			"account": account, "token": c.ID, "kind": string(c.Kind), "title": c.Title}})
+			"account": by.Name, "token": c.ID, "kind": string(c.Kind), "title": c.Title}})
 	})
 	return c, secret, err
+}
+
+// stillStands returns an error if the session or the generated secret that the client has sent is gone.
+// Otherwise a token that is made by them at this moment would outlive what ended them.
+func stillStands(ctx context.Context, tx pgx.Tx, account int64, by *Principal) (err error) {
+	stands := true
+	switch {
+	case by.session != "":
+		err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM sessions WHERE id = $1 AND account_id = $2)", by.session, account).Scan(&stands)
+	case by.credential != uuid.Nil:
+		err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM credentials WHERE id = $1 AND account_id = $2)", by.credential, account).Scan(&stands)
+	}
+	if err == nil && !stands {
+		err = oci.Errorf(oci.Unauthorized, "the log-in of %s has ended: log in again", by.Name)
+	}
+	return err
 }
 
 // TokenQuery selects credentials of an account.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/oci"
@@ -21,12 +23,12 @@ func (c *Control) federationChecker(ctx context.Context, robot, raw string) (che
 	if err != nil {
 		return checker{}, err
 	}
-	list := make([]identity.Rule, len(rules))
+	list, ids := make([]identity.Rule, len(rules)), make([]uuid.UUID, len(rules))
 	for i, f := range rules {
-		list[i] = identity.Rule{Issuer: f.Issuer, Audience: f.Audience, Claims: f.Claims}
+		list[i], ids[i] = identity.Rule{Issuer: f.Issuer, Audience: f.Audience, Claims: f.Claims}, f.ID
 	}
 	subject, expires, unread := identity.Unverified(raw)
-	how := checker{hash: fmt.Sprintf("rules %q", list), federated: &federated{subject, expires}}
+	how := checker{hash: fmt.Sprintf("rules %q", list), federated: &federated{subject, expires, ids}}
 	namespace, _, _ := strings.Cut(robot, "+")
 	how.check = func(ctx context.Context) (p password.Proof, err error) {
 		ctx, err = identity.WithNamespace(ctx, namespace), unread
@@ -54,8 +56,8 @@ func (c *Control) federationChecker(ctx context.Context, robot, raw string) (che
 const federatedAge = time.Hour
 
 // ExchangeFederated gives a robot that has logged in by a token of another issuer a secret of
-// its own. The secret is valid for 1 h, but not beyond the end of the token. Error: 403 if the
-// principal has logged in otherwise.
+// its own. The secret is valid for 1 h, but not beyond the end of the token. Errors: 403 if the
+// principal has logged in otherwise, 401 if the robot's rules have been replaced since it logged in.
 func (c *Control) ExchangeFederated(ctx context.Context, p *Principal) (secret string, expires time.Time, err error) {
 	subject, end, ok := p.Federated()
 	if !ok {
@@ -64,7 +66,7 @@ func (c *Control) ExchangeFederated(ctx context.Context, p *Principal) (secret s
 	if expires = time.Now().Add(federatedAge); end.Before(expires) {
 		expires = end
 	}
-	secret, err = c.CreateFederatedToken(ctx, p.Name, title(subject), expires)
+	secret, err = c.CreateFederatedToken(ctx, p.Name, p.federated.rules, title(subject), expires)
 	return secret, expires, err
 }
 

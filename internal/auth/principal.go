@@ -3,6 +3,8 @@ package auth
 import (
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/token"
 )
@@ -19,7 +21,9 @@ type Principal struct {
 	token   *token.Claims
 	// session is the id of the browser's session, "" if there is none.
 	session string
-	open    bool
+	// credential is the id of the generated secret that the client has sent, zero if there is none.
+	credential uuid.UUID
+	open       bool
 	// password says that the client has sent the account's password, and proof which one it was.
 	password bool
 	proof    password.Proof
@@ -32,6 +36,7 @@ type Principal struct {
 type federated struct {
 	subject string
 	expires time.Time
+	rules   []uuid.UUID // that the robot had
 }
 
 // Everyone is the principal of all requests to a registry without access control, where

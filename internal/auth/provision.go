@@ -28,12 +28,13 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 	}
 	// Most log-ins change nothing. The caches are then kept.
 	created, changed := false, false
+	var id int64
 	err = c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
 		b, err := bind(ctx, tx, i)
 		if err != nil {
 			return err
 		}
-		id := b.account
+		id = b.account
 		a.Name, created = b.name, b.created
 		updated, err := c.update(ctx, tx, id, a.Name, i)
 		if err != nil {
@@ -66,7 +67,10 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 			c.log.WarnContext(ctx, "creating the namespace of a new account", "account", a.Name, "error", err)
 		}
 	}
-	return c.Store.Account(ctx, a.Name)
+	if a, err = c.Store.Account(ctx, a.Name); err == nil && a.ID != id { // another one has got its name meanwhile
+		return Account{}, unknown("the account is gone")
+	}
+	return a, err
 }
 
 // update gives an account the e-mail address and the right to administer the registry that the

@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // CreateRobot creates a robot with its first secret, which isn't stored and can't be read
@@ -252,12 +253,21 @@ func (s *Store) SetFederations(ctx context.Context, robot string, list []Federat
 	})
 }
 
-// CreateFederatedToken makes a credential of a robot that ends at `expires`. Error: 404.
-func (s *Store) CreateFederatedToken(ctx context.Context, robot, title string, expires time.Time) (secret string, err error) {
+// CreateFederatedToken makes a credential of a robot that ends at `expires`. `rules` are the rules of
+// the robot by which it has logged in. Errors: 404, and 401 if it has other rules by now: who changes
+// the rules ends what the old ones have made, and this would come after that.
+func (s *Store) CreateFederatedToken(ctx context.Context, robot string, rules []uuid.UUID, title string, expires time.Time) (secret string, err error) {
 	err = s.change(ctx, "making a token for robot "+robot, func(tx pgx.Tx) error {
 		id, err := lockRobot(ctx, tx, robot)
 		if err != nil {
 			return err
+		}
+		var stand bool // a change gives each rule a new id
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM robotfederations WHERE account_id = $1 AND id = ANY ($2))", id, rules).Scan(&stand); err != nil {
+			return err
+		}
+		if !stand {
+			return oci.Errorf(oci.Unauthorized, "the rules of robot %s have been changed since it logged in: log in again", robot)
 		}
 		if _, secret, err = s.createCredential(ctx, tx, Credential{Account: id, Kind: FederatedToken, Title: title, Expires: &expires}); err != nil {
 			return err

@@ -202,7 +202,7 @@ func (c *Control) CreateRefreshToken(ctx context.Context, p *Principal, title st
 	if until := p.proof.Until; !until.IsZero() && until.Before(expires) {
 		expires = until
 	}
-	_, secret, err = c.createToken(ctx, p.Name, Credential{
+	_, secret, err = c.createToken(ctx, p, Credential{
 		Kind: RefreshToken, Title: title, Expires: &expires, passwordState: p.proof.State, confirmed: &p.proof.At})
 	return secret, err
 }

@@ -294,7 +294,19 @@ func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, group
 // syncTeams makes an account a member of exactly those synced teams whose groups it is in, and
 // writes an audit entry of each change. `changed` says whether there was one.
 func syncTeams(ctx context.Context, tx pgx.Tx, account int64, name, source string, groups []string) (changed bool, err error) {
+	// The lock makes a change of a team's groups, which ends memberships by the old ones, come before or
+	// after this. The next statement sees what has come before.
 	rows, err := tx.Query(ctx, `
+		SELECT id FROM teams WHERE id IN (SELECT team_id FROM teamgroups WHERE source = $1 AND group_name = ANY($2::text[]))
+		ORDER BY id FOR KEY SHARE`, source, groups)
+	if err != nil {
+		return false, err
+	}
+	locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return false, err
+	}
+	rows, err = tx.Query(ctx, `
 		WITH wanted AS MATERIALIZED (
 			SELECT DISTINCT team_id FROM teamgroups WHERE source = $2 AND group_name = ANY($3::text[])
 		), gone AS (
@@ -302,14 +314,14 @@ func syncTeams(ctx context.Context, tx pgx.Tx, account int64, name, source strin
 			RETURNING team_id
 		), new AS (
 			INSERT INTO teammembers (team_id, account_id, synced)
-			SELECT team_id, $1, true FROM wanted ORDER BY team_id ON CONFLICT DO NOTHING
+			SELECT team_id, $1, true FROM wanted WHERE team_id = ANY($4) ORDER BY team_id ON CONFLICT DO NOTHING
 			RETURNING team_id
 		)
 		SELECT c.added, n.name, t.name
 		FROM (SELECT team_id, false AS added FROM gone UNION ALL SELECT team_id, true FROM new) c
 		CROSS JOIN LATERAL (SELECT top_level_namespace_id, name FROM teams WHERE id = c.team_id OFFSET 0) t
 		CROSS JOIN LATERAL (SELECT name FROM live_namespaces WHERE id = t.top_level_namespace_id OFFSET 0) n
-		ORDER BY n.name, t.name`, account, source, groups)
+		ORDER BY n.name, t.name`, account, source, groups, locked)
 	if err != nil {
 		return false, err
 	}

@@ -107,7 +107,7 @@ func TestRefusedSessions(t *testing.T) {
 	if err := r.Auth.ChangeAccount(t.Context(), "off", auth.AccountChange{Disabled: &disabled}); err != nil {
 		t.Fatal(err)
 	}
-	_, personal, err := r.Auth.CreateToken(t.Context(), "ann", "laptop", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
+	_, personal, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "laptop", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,6 +80,39 @@ func TestFederation(t *testing.T) {
 	r.Do(t, "GET", manifest, "", servertest.Basic(robot, good)...).Want(t, 401, oci.Unauthorized)
 }
 
+// TestRulesReplacedMeanwhile: a robot has logged in, and before it gets a secret somebody replaces its
+// rules, by the same ones too. It gets none, since replacing the rules ends the secrets of the old ones.
+func TestRulesReplacedMeanwhile(t *testing.T) {
+	t.Parallel()
+	issuer := identitytest.NewIssuer(t)
+	r := closed(t, nil, func(o *servertest.Options) {
+		o.Access.Federation = identity.NewVerifier(identity.VerifierOptions{AllowPrivate: true})
+	})
+	if _, _, err := r.Auth.CreateRobot(t.Context(), "acme", "ci", "", auth.Limits{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	rules := []auth.Federation{{Issuer: issuer.URL, Audience: "purser.example", Claims: map[string]string{"sub": "app"}}}
+	token := issuer.Sign(t, map[string]any{"aud": "purser.example", "sub": "app", "exp": time.Now().Add(time.Hour).Unix()})
+	for _, others := range [][]auth.Federation{nil, rules} {
+		if err := r.Auth.SetFederations(t.Context(), "acme+ci", rules); err != nil {
+			t.Fatal(err)
+		}
+		p, err := r.Auth.Login(t.Context(), "acme+ci", token, "192.0.2.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := r.Auth.ExchangeFederated(t.Context(), p); err != nil {
+			t.Errorf("before a change: %v", err)
+		}
+		if err := r.Auth.SetFederations(t.Context(), "acme+ci", others); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := r.Auth.ExchangeFederated(t.Context(), p); oci.CodeOf(err) != oci.Unauthorized {
+			t.Errorf("after a change: %v", err)
+		}
+	}
+}
+
 // TestFederatedEnd: a token that was accepted isn't any more once it has ended.
 func TestFederatedEnd(t *testing.T) {
 	t.Parallel()
@@ -107,7 +140,7 @@ func TestFederatedEnd(t *testing.T) {
 func TestSecretsAsBearer(t *testing.T) {
 	t.Parallel()
 	r := closed(t, map[string]auth.Role{"ann": auth.Writer})
-	_, personal, err := r.Auth.CreateToken(t.Context(), "ann", "laptop", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
+	_, personal, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "laptop", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

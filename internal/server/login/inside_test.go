@@ -118,7 +118,7 @@ func TestOverrideOfProtection(t *testing.T) {
 func TestRefreshTokensNeedAPassword(t *testing.T) {
 	t.Parallel()
 	r := closed(t, map[string]auth.Role{"ann": auth.Reader})
-	_, personal, err := r.Auth.CreateToken(t.Context(), "ann", "", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
+	_, personal, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func (m *matrix) addPerson(name string, w who, all bool) {
 
 func (m *matrix) personal(account string, l auth.Limits) string {
 	m.t.Helper()
-	_, text, err := m.Auth.CreateToken(m.t.Context(), account, "test", l, nil)
+	_, text, err := m.Auth.CreateToken(m.t.Context(), &auth.Principal{Name: account}, "test", l, nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -1,11 +1,13 @@
 package login_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // TestMembersByGroupsAreRecorded: a person logs in with other groups than before. The audit log
@@ -50,5 +52,52 @@ func TestMembersByGroupsAreRecorded(t *testing.T) {
 		if added, ended := read("org_add_team_member"), read("org_remove_team_member"); added != step.added || ended != step.ended {
 			t.Errorf("log-in %d: begun %s, ended %s; want %s, %s", n, added, ended, step.added, step.ended)
 		}
+	}
+}
+
+// TestGroupRemovedMeanwhile: a person logs in while somebody takes the person's group from a team. The
+// person isn't a member afterwards, however the two are timed.
+func TestGroupRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := closed(t, nil)
+	if _, err := r.Auth.PutTeam(t.Context(), "acme", "devs", auth.Reader, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Auth.SetTeamGroups(t.Context(), "acme", "devs", []auth.TeamGroup{{Source: auth.SourceLDAP, Name: "devs"}}); err != nil {
+		t.Fatal(err)
+	}
+	ann := identity.Identity{Source: auth.SourceLDAP, Subject: "uid=ann", Name: "ann"}
+	if _, err := r.Auth.Provision(t.Context(), ann); err != nil { // the account is there
+		t.Fatal(err)
+	}
+	ann.Groups = []string{"devs"}
+	tx, err := r.DB.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed, or the test has failed
+	for _, sql := range []string{"SELECT FROM teams FOR UPDATE", "DELETE FROM teammembers WHERE synced", "DELETE FROM teamgroups"} { // as SetTeamGroups
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Auth.Provision(t.Context(), ann)
+		done <- err
+	}()
+	servertest.Eventually(t, "the log-in waits for the team", func() (waits bool) {
+		err := r.DB.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))", tx.Conn().PgConn().PID()).Scan(&waits)
+		return err == nil && waits
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	members, _, err := r.Auth.Members(t.Context(), "acme", "devs", "", 10)
+	if err != nil || len(members) != 0 {
+		t.Errorf("members: %+v, %v", members, err)
 	}
 }

@@ -6,9 +6,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
+
+// federate gives a robot a rule, and returns the ids of its rules.
+func federate(t *testing.T, r *servertest.Registry, robot string) (ids []uuid.UUID) {
+	t.Helper()
+	rule := auth.Federation{Issuer: "https://issuer.example", Audience: "purser.example", Claims: map[string]string{"sub": "app"}}
+	if err := r.Auth.SetFederations(t.Context(), robot, []auth.Federation{rule}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := r.Auth.Federations(t.Context(), robot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range list {
+		ids = append(ids, f.ID)
+	}
+	return ids
+}
 
 // TestOldestTokensEnd: of the secrets that clients get by themselves there may be as many as is
 // set. One more is not refused, since nobody could log in any more, but ends the oldest.
@@ -21,11 +40,12 @@ func TestOldestTokensEnd(t *testing.T) {
 	if _, _, err := r.Auth.CreateRobot(t.Context(), "acme", "ci", "", auth.Limits{}, nil); err != nil {
 		t.Fatal(err)
 	}
+	rules := federate(t, r, "acme+ci")
 	var refresh, federated []int
 	var tokens, secrets []string
 	for i := range 5 {
 		tokens = append(tokens, refreshToken(t, r, "root", "password-of-root"))
-		secret, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", fmt.Sprint(i), time.Now().Add(time.Hour))
+		secret, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", rules, fmt.Sprint(i), time.Now().Add(time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,10 +71,11 @@ func TestTokensEndWithinTheirClient(t *testing.T) {
 	if _, _, err := r.Auth.CreateRobot(t.Context(), "acme", "ci", "", auth.Limits{}, nil); err != nil {
 		t.Fatal(err)
 	}
+	rules := federate(t, r, "acme+ci")
 	var got []int
 	var secrets []string
 	for _, subject := range []string{"quiet", "loud", "loud", "loud", "loud", "loud"} {
-		secret, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", subject, time.Now().Add(time.Hour))
+		secret, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", rules, subject, time.Now().Add(time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +89,7 @@ func TestTokensEndWithinTheirClient(t *testing.T) {
 	}
 	// An expired token is deleted before any valid one.
 	r.Exec(t, "UPDATE credentials SET expires_at = now() - interval '1 s' WHERE title = 'quiet'")
-	if _, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", "loud", time.Now().Add(time.Hour)); err != nil {
+	if _, err := r.Auth.CreateFederatedToken(t.Context(), "acme+ci", rules, "loud", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	for i, secret := range secrets[4:] {

@@ -58,7 +58,7 @@ func TestRebindToNewEntry(t *testing.T) {
 	b.as("ann", "old", 200)
 	before := b.person("ann")
 	cookie, refresh := logIn(t, b.r, "ann", "old"), refreshToken(t, b.r, "ann", "old")
-	_, personal, err := b.r.Auth.CreateToken(t.Context(), "ann", "laptop", auth.Limits{}, nil)
+	_, personal, err := b.r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "laptop", auth.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestRebindToNewEntry(t *testing.T) {
 	forgetFailures(t, b.r)
 
 	// The person keeps personal tokens if the administrator says so.
-	_, personal, err = b.r.Auth.CreateToken(t.Context(), "ann", "laptop", auth.Limits{}, nil)
+	_, personal, err = b.r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "laptop", auth.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -71,6 +72,35 @@ func TestReplicasShareTokens(t *testing.T) {
 	}
 }
 
+// TestTokenAfterTheEnd: a client has authenticated, and before it gets a new token an administrator ends
+// all log-ins of the account, or somebody revokes the token. It gets none, since that would go on.
+func TestTokenAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	r, _ := pair(t, nil)
+	person(t, r[0], "eve", false)
+	for what, end := range map[string]func(auth.Credential) error{
+		"all log-ins end":  func(auth.Credential) error { _, err := r[0].Auth.EndLogIns(t.Context(), "eve", true); return err },
+		"it's revoked":     func(c auth.Credential) error { return r[0].Auth.RevokeToken(t.Context(), "eve", c.ID) },
+		"nothing happened": func(auth.Credential) error { return nil },
+	} {
+		c, text, err := r[0].Auth.CreateToken(t.Context(), &auth.Principal{Name: "eve"}, "stolen", auth.Limits{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := r[1].Auth.Login(t.Context(), "eve", text, "192.0.2.1")
+		if err == nil {
+			err = end(c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = r[1].Auth.CreateToken(t.Context(), p, "foothold", auth.Limits{}, nil)
+		if (oci.CodeOf(err) == oci.Unauthorized) != (what != "nothing happened") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // TestRevokedRightsEnd: the end of a right ends the credentials at once on the replica that
 // made the change, within 10 s on others, and tokens that were issued before when they expire.
 func TestRevokedRightsEnd(t *testing.T) {
@@ -88,7 +118,7 @@ func TestRevokedRightsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, text, err := r[0].Auth.CreateToken(t.Context(), name, "test", auth.Limits{}, nil)
+		_, text, err := r[0].Auth.CreateToken(t.Context(), &auth.Principal{Name: name}, "test", auth.Limits{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

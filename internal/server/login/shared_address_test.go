@@ -28,7 +28,7 @@ func TestWrongPasswordsFromASharedAddress(t *testing.T) {
 	if err := r.Auth.SetFederations(t.Context(), "acme+ci", []auth.Federation{rule}); err != nil {
 		t.Fatal(err)
 	}
-	_, personal, err := r.Auth.CreateToken(t.Context(), "bob", "laptop", auth.Limits{}, nil)
+	_, personal, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "bob"}, "laptop", auth.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func TestHtpasswd(t *testing.T) {
 	cookie, refresh := logIn(t, r, "hal", "old"), refreshToken(t, r, "hal", "old")
 	ida, idas := logIn(t, r, "ida", "ida's"), refreshToken(t, r, "ida", "ida's")
 	useRefresh(t, r, refresh).WantStatus(t, 200)
-	_, personal, err := r.Auth.CreateToken(t.Context(), "hal", "laptop", auth.Limits{}, nil)
+	_, personal, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "hal"}, "laptop", auth.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

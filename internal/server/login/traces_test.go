@@ -69,12 +69,12 @@ func TestExpiredTokensDoNotCount(t *testing.T) {
 	r := closed(t, map[string]auth.Role{"ann": auth.Reader})
 	past := time.Now().Add(-time.Hour)
 	for range 100 {
-		if _, _, err := r.Auth.CreateToken(t.Context(), "ann", "", auth.Limits{}, &past); err != nil {
+		if _, _, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "", auth.Limits{}, &past); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for n := range 101 {
-		_, _, err := r.Auth.CreateToken(t.Context(), "ann", "", auth.Limits{}, nil)
+		_, _, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: "ann"}, "", auth.Limits{}, nil)
 		if (err == nil) != (n < 100) {
 			t.Fatalf("token %d: %v", n, err)
 		}

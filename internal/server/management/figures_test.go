@@ -16,7 +16,7 @@ func TestFiguresTellNothing(t *testing.T) {
 	c := restricted(t)
 	c.Grant(t, "acme", "maintainer", auth.Administrator)
 	c.Grant(t, "acme/team/app", "stranger", auth.Maintainer)
-	_, secret, err := c.Auth.CreateToken(t.Context(), "root", "", auth.Limits{Repositories: []string{"acme/**"}}, nil)
+	_, secret, err := c.Auth.CreateToken(t.Context(), &auth.Principal{Name: "root"}, "", auth.Limits{Repositories: []string{"acme/**"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestListsShowReadable(t *testing.T) {
 			c.Grant(t, "empty", "writer", auth.Reader)
 			limited := c.robot(t, "limited", auth.Limits{Repositories: []string{"acme/*", "beta/**"}})
 			silent := c.robot(t, "silent", auth.Limits{Actions: []auth.Action{auth.ActionPush}})
-			_, secret, err := c.Auth.CreateToken(t.Context(), "root", "", auth.Limits{Repositories: []string{"beta/*"}}, nil)
+			_, secret, err := c.Auth.CreateToken(t.Context(), &auth.Principal{Name: "root"}, "", auth.Limits{Repositories: []string{"beta/*"}}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -103,7 +103,7 @@ func (a *API) addTokens() {
 		if err != nil {
 			return nil, err
 		}
-		c, secret, err := a.opt.Accounts.CreateToken(ctx, p.Name, in.Body.Title, limits, end)
+		c, secret, err := a.opt.Accounts.CreateToken(ctx, p, in.Body.Title, limits, end)
 		view := viewToken(c)
 		view.Code = secret
 		return &output{api.TokenAnswer{Token: view}}, err

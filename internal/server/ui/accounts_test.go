@@ -82,7 +82,7 @@ func TestAccounts(t *testing.T) {
 	works(again, 401)
 	root.send(t, "/ui/accounts", url.Values{"do": {"enable"}, "name": {"eve"}}, "log in again")
 	s.Do(t, "GET", "/token?offline_token=true&service=purser", "", servertest.Basic("eve", again)...).WantStatus(t, 200)
-	if _, _, err := s.Auth.CreateToken(t.Context(), "eve", "laptop", auth.Limits{}, nil); err != nil {
+	if _, _, err := s.Auth.CreateToken(t.Context(), &auth.Principal{Name: "eve"}, "laptop", auth.Limits{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}}, "refresh tokens 1, personal tokens 0")
