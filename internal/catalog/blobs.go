@@ -32,7 +32,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	} else if err != nil {
 		return false, err
 	}
-	if !c.promised(contentKey{digest: d}, 0) {
+	if !c.promised(contentKey{digest: d}, c.cache.everywhere()) {
 		if whole, err := c.VerifyBlob(ctx, from, known); err != nil || !whole {
 			return false, err
 		}

@@ -131,6 +131,9 @@ func (c *cache) slot(path string) uint64 { return maphash.String(c.seed, path) %
 func (c *cache) content(path string) uint64 { return c.rest[c.slot(path)].Load() }
 func (c *cache) tagList(path string) uint64 { return c.tags[c.slot(path)].Load() }
 
+// everywhere returns the current generation of what holds in every repository: dropEverything raises it.
+func (c *cache) everywhere() uint64 { return c.content("") }
+
 // dropTags raises the generation of the path's tags, which invalidates the cache entries about
 // these tags. dropAll raises both generations of the path, which invalidates all its entries.
 func (c *cache) dropTags(path string) { c.tags[c.slot(path)].Add(1) }
@@ -141,7 +144,6 @@ func (c *cache) dropAll(path string) {
 }
 
 func (c *cache) dropEverything() {
-	c.promises.Clear() // promises about blobs have no generation
 	for i := range generations {
 		c.tags[i].Add(1)
 		c.rest[i].Add(1)

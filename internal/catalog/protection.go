@@ -81,8 +81,10 @@ func (c *Catalog) rules() *protection {
 	return &protection{version: "0"}
 }
 
-// reloadRules reads all rules from the database into the cache.
-func (c *Catalog) reloadRules(ctx context.Context) error {
+// reloadRules reads all rules from the database into the cache, and returns them. Who needs them as
+// they are now uses what is returned: a read that began earlier may replace it in the cache at any
+// moment. Writes find that by the version.
+func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), COALESCE(p.created_at, 'epoch'),
 			COALESCE(p.namespace_id, 0), COALESCE(p.repository_id, 0),
@@ -93,7 +95,7 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 		LEFT JOIN repositories r ON r.id = p.repository_id
 		WHERE s.name = 'tag_protection_version' ORDER BY p.created_at, p.uuid`)
 	if err != nil {
-		return fmt.Errorf("reading the rules that protect tags: %w", err)
+		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
 	}
 	out := new(protection)
 	var r ProtectionRule
@@ -113,10 +115,10 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 		out.labels, err = labelsAllowed(ctx, c.db.Pool)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the rules that protect tags: %w", err)
+		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
 	}
 	c.protection.Store(out)
-	return nil
+	return out, nil
 }
 
 // read parses a rule's stored pattern.
@@ -215,10 +217,11 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, p NewManifest, 
 // ProtectionIn reads the current rules and returns those that apply in the namespace or in any
 // of its repositories. ProtectionRule.HoldsIn tells which of them apply in a given repository.
 func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]ProtectionRule, error) {
-	if err := c.reloadRules(ctx); err != nil {
+	now, err := c.reloadRules(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(c.rules().rules), func(rule ProtectionRule) bool {
+	return slices.DeleteFunc(slices.Clone(now.rules), func(rule ProtectionRule) bool {
 		return rule.namespace != 0 && rule.namespace != namespace
 	}), nil
 }
@@ -230,10 +233,11 @@ func (c *Catalog) ProtectionOf(ctx context.Context, path, tag string) (*Protecti
 	if err != nil {
 		return nil, err
 	}
-	if err := c.reloadRules(ctx); err != nil {
+	now, err := c.reloadRules(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return c.rules().of(r, tag), nil
+	return now.of(r, tag), nil
 }
 
 // HoldsIn says whether the rule applies in a repository.

@@ -195,8 +195,8 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 // (VerifyBlob), since a client that is told "it exists" won't push the blob.
 func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
-	gen := c.cache.content(path)
-	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, 0) {
+	gen, everywhere := c.cache.content(path), c.cache.everywhere()
+	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, everywhere) {
 		return b, nil
 	}
 	var size *int64
@@ -241,16 +241,16 @@ func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Dige
 		return Blob{}, blobUnknown(path, d)
 	}
 	keep(c.cache, c.cache.blobs, contentKey{path, d}, blob, gen)
-	c.keepPromise(contentKey{digest: d}, asked.Add(delay/2), 0)
+	c.keepPromise(contentKey{digest: d}, asked.Add(delay/2), everywhere)
 	return blob, nil
 }
 
 // promised says whether this process has cached a promise of existence for the manifest or
 // blob k, and more than half of the promised time remains. For a manifest, gen is the current
 // generation of its repository; a promise from an earlier generation isn't valid any more,
-// since the manifest may have been deleted and put again. For a blob, gen is 0 and k has no
-// path: the promise holds in every repository, and the blob isn't deleted while the promise
-// lasts.
+// since the manifest may have been deleted and put again. For a blob, gen is that of cache.everywhere and
+// k has no path: the promise holds in every repository, and the blob isn't deleted while the promise
+// lasts, unless a failover has lost it.
 func (c *Catalog) promised(k contentKey, gen uint64) bool {
 	e, ok := c.cache.promises.Get(k)
 	return ok && e.gen == gen && time.Now().Before(e.value)

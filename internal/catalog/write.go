@@ -85,7 +85,7 @@ func (c *Catalog) attempts(ctx context.Context, w write) error {
 		case why == repositoryGone && w.in == (repository{}):
 			c.cache.dropAll(w.path)
 		case why == rulesChanged:
-			stop = c.reloadRules(ctx)
+			_, stop = c.reloadRules(ctx)
 		case refused && w.answer != nil:
 			stop = w.answer(ctx, r, why)
 		default: // done, or failed for good
