@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
@@ -818,7 +819,34 @@ func TestMoveBlobs(t *testing.T) {
 		t.Errorf("beside a server: %v", err)
 	}
 	r.Exec(t, "UPDATE servers SET stopped = true")
-	pass(1)
+	// A server that runs while the pass copies may take pushes that the pass doesn't know.
+	o.reached = func(step string) {
+		if step == "copied" {
+			r.Exec(t, "UPDATE servers SET seen_at = clock_timestamp()")
+		}
+	}
+	if _, err := MoveBlobs(t.Context(), o); !errors.Is(err, errRan) {
+		t.Errorf("a server ran meanwhile: %v", err)
+	}
+	if id, err := to.Identity(t.Context()); id == r.id || err != nil {
+		t.Errorf("a refused pass has given the new store the identity %q, %v", id, err)
+	}
+	// A server that starts while the stores are exchanged waits with its record.
+	o.reached = func(step string) {
+		if step == "locked" {
+			err := pgx.BeginFunc(t.Context(), r.DB.Pool, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), "SET LOCAL lock_timeout = '50ms'")
+				if err == nil {
+					_, err = tx.Exec(t.Context(), "INSERT INTO servers (replica, host, settings) VALUES (gen_random_uuid(), 'another', '{}')")
+				}
+				return err
+			})
+			if db.Code(err) != db.CodeLockNotAvailable {
+				t.Errorf("a server starts meanwhile: %v", err)
+			}
+		}
+	}
+	pass(0)
 	wantObjects(t, r.dsn, to)
 	if id, err := to.Identity(t.Context()); id != r.id || err != nil {
 		t.Errorf("the new store has the identity %q, %v", id, err)

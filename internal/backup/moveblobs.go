@@ -40,6 +40,9 @@ type MoveBlobsOptions struct {
 	Parallel int            // objects that are copied at the same time; default 4
 	Progress func(Progress) // may be nil
 	Log      *slog.Logger   // default slog.Default()
+
+	// reached, if it isn't nil, is called at two steps of the last pass. It is for tests.
+	reached func(step string)
 }
 
 // MovedBlobs says what a pass has done.
@@ -89,6 +92,8 @@ type blobMove struct {
 	told *teller
 	mu   sync.Mutex
 	out  MovedBlobs
+	// began is when the last pass found no server, by the database's clock.
+	began time.Time
 }
 
 func (m *blobMove) run(ctx context.Context) (err error) {
@@ -102,6 +107,9 @@ func (m *blobMove) run(ctx context.Context) (err error) {
 	}
 	defer gc.ResumeSweeps(ctx, conn)
 	if m.Finish {
+		if err := conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&m.began); err != nil {
+			return fmt.Errorf("reading the database's clock: %w", err)
+		}
 		if err := requireStopped(ctx, conn); err != nil {
 			return err
 		}
@@ -117,13 +125,14 @@ func (m *blobMove) run(ctx context.Context) (err error) {
 	if err := m.copyAll(ctx, list); err != nil || !m.Finish {
 		return err
 	}
+	m.reach("copied")
 	return m.finish(ctx, conn)
 }
 
 // requireStopped returns ErrRunning if a server runs.
-func requireStopped(ctx context.Context, conn *pgx.Conn) error {
+func requireStopped(ctx context.Context, q db.Querier) error {
 	var running bool
-	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM running_servers)").Scan(&running)
+	err := q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM running_servers)").Scan(&running)
 	if err != nil {
 		return fmt.Errorf("looking for running servers: %w", err)
 	}
@@ -246,11 +255,45 @@ func (m *blobMove) copyOne(ctx context.Context, o object) error {
 	return nil
 }
 
-// finish makes the new store the registry's.
+// finish makes the new store the registry's. Meanwhile it locks the table of servers: a server that
+// starts on the old store has written its row before, and is found, or waits for this lock with the
+// row, and then looks at the store's identity once more before it serves.
 func (m *blobMove) finish(ctx context.Context, conn *pgx.Conn) error {
-	if err := requireStopped(ctx, conn); err != nil { // again, since the pass may have taken long
+	other, done, err := db.Connect(ctx, m.Main)
+	if err != nil {
 		return err
 	}
+	defer done()
+	return pgx.BeginFunc(ctx, other, func(locked pgx.Tx) error {
+		if _, err := locked.Exec(ctx, "LOCK TABLE servers IN SHARE MODE"); err != nil {
+			return fmt.Errorf("keeping servers from starting: %w", err)
+		}
+		if err := requireStopped(ctx, locked); err != nil { // again, since the pass may have taken long
+			return err
+		}
+		var ran bool
+		if err := locked.QueryRow(ctx, "SELECT EXISTS (SELECT FROM servers WHERE seen_at >= $1)", m.began).Scan(&ran); err != nil {
+			return fmt.Errorf("looking for servers that ran meanwhile: %w", err)
+		}
+		if ran {
+			return errRan
+		}
+		m.reach("locked")
+		return m.handOver(ctx, conn)
+	})
+}
+
+// errRan says that the objects of the last pass may not be all.
+var errRan = errors.New("a server of this registry ran while the objects were copied, so there may be more by now: run this again")
+
+func (m *blobMove) reach(step string) {
+	if m.reached != nil {
+		m.reached(step)
+	}
+}
+
+// handOver gives the registry's identity to the new store, and another one to the old store.
+func (m *blobMove) handOver(ctx context.Context, conn *pgx.Conn) error {
 	if err := stillPaused(ctx, conn); err != nil {
 		return err
 	}

@@ -161,6 +161,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err != nil {
 		return err
 	}
+	// Once more: before this server was on record, a move of the blobs to another store may have ended.
+	if err := store.Establish(ctx); err != nil {
+		return err
+	}
 	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits, disks, nil}
 	if err := p.open(cfg); err != nil {
 		return err
