@@ -75,6 +75,7 @@ type judging struct {
 	until  time.Time
 	pause  func(context.Context) error // called now and then; nil: nothing
 
+	settled            bool // settle has waited
 	partial            bool
 	tags, repositories int64 // that were looked at
 	selected           int64 // tags that the policy would delete now
@@ -124,12 +125,30 @@ func (j *judging) alive(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// settle waits, the first time that last uses decide, until all processes have written the uses that
+// they answered before. If one doesn't, a used tag may look unused: the judgement then warns of too much.
+func (j *judging) settle(ctx context.Context, l *policies) error {
+	if j.settled || j.p.opt.Settle == nil || !l.readUses() && (j.policy == nil || !j.policy.readsUses()) {
+		return nil
+	}
+	j.settled = true
+	within, cancel := context.WithDeadline(ctx, j.until)
+	defer cancel()
+	if err := j.p.opt.Settle(within); err != nil {
+		j.p.log.DebugContext(ctx, "a policy is judged without the newest uses", "reason", err)
+	}
+	return ctx.Err()
+}
+
 // all judges the change in all repositories in which it has an effect.
 func (j *judging) all(ctx context.Context, o owner) error {
 	switch j.target.Scope() {
 	case RepositoryScope:
 		l, err := j.p.load(ctx, j.p.db.Pool, o.namespace)
 		if err != nil {
+			return err
+		}
+		if err := j.settle(ctx, l); err != nil {
 			return err
 		}
 		if err := j.reporters(ctx, o.namespace); err != nil {
@@ -181,6 +200,9 @@ func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
 func (j *judging) namespace(ctx context.Context, namespace int64) error {
 	l, err := j.p.load(ctx, j.p.db.Pool, namespace)
 	if err != nil {
+		return err
+	}
+	if err := j.settle(ctx, l); err != nil {
 		return err
 	}
 	if err := j.reporters(ctx, namespace); err != nil {

@@ -178,3 +178,33 @@ func TestUnknownUsesByAnotherClock(t *testing.T) {
 		t.Errorf("there are %v, want v1", got)
 	}
 }
+
+// Uses are in the memory of another process when a policy is saved, and when it is judged before its
+// first deletion. It isn't warned of selecting most tags, which are in use, and doesn't rest for that.
+func TestUsesInMemoryCountAtJudgement(t *testing.T) {
+	t.Parallel()
+	const text = `{"method": "last_pulled", "olderThan": "1d"}`
+	r, m, tags := remembering(t, text)
+	m.answered["v1"], m.answered["v2"] = true, true
+	p, err := autoprune.ParsePolicy([]byte(text))
+	r.must(err)
+	found, err := r.pruner.Judge(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.Change{Policy: &p})
+	r.must(err)
+	for _, w := range found {
+		if w.Code == autoprune.SelectsMost {
+			t.Errorf("warned: %s", w.Text)
+		}
+	}
+	if m.settles == 0 {
+		t.Error("nobody was asked for the uses in memory")
+	}
+	m.known = map[string]bool{} // as after a restart of the statistics
+	m.answered["v1"], m.answered["v2"] = true, true
+	r.run()
+	if got := tags(); !slices.Equal(got, []string{"v1", "v2"}) {
+		t.Errorf("the tags are %v, want v1 and v2", got)
+	}
+	if list, err := r.pruner.Rests(t.Context(), "app"); err != nil || len(list) != 0 {
+		t.Errorf("these rest: %+v, %v", list, err)
+	}
+}

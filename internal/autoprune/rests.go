@@ -162,6 +162,9 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &policy, until: time.Now().Add(max(u.p.opt.Turn, judgeWithin)),
 		pause: u.alive, change: Change{ID: s.ID, Policy: &policy}}
 	j.begin()
+	if err := j.settle(ctx, u.policies); err != nil {
+		return false, err
+	}
 	if scope == RepositoryScope {
 		err = j.repository(ctx, u.policies, nil, v.target)
 	} else {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,6 +99,17 @@ func (o *Observation) Account() string {
 		return ""
 	}
 	return o.Principal.Name
+}
+
+// Share names whose share of what all clients share the request uses: that of the account or, since a
+// namespace may have thousands of robots, that of all robots of a namespace together ("NAMESPACE+"). ""
+// if nobody is logged in.
+func (o *Observation) Share() string {
+	account := o.Account()
+	if namespace, _, robot := strings.Cut(account, "+"); robot {
+		return namespace + "+"
+	}
+	return account
 }
 
 // Encrypted says whether the client has sent the request over https: to Purser, or to a trusted

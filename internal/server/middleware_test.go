@@ -359,3 +359,17 @@ func TestErrorForm(t *testing.T) {
 		t.Errorf("HEAD says %d bytes, GET %d", head.ContentLength, len(a.Content))
 	}
 }
+
+// TestShare: the robots of a namespace have one share together.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"": "", "ann": "ann", "acme+ci": "acme+", "acme+other": "acme+"} {
+		o := &server.Observation{Principal: &auth.Principal{Name: name, ID: int64(len(name))}}
+		if got := o.Share(); got != want {
+			t.Errorf("the share of %q is %q, want %q", name, got, want)
+		}
+	}
+	if got := new(server.Observation).Share(); got != "" {
+		t.Errorf("the share of nobody is %q", got)
+	}
+}

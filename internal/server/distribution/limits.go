@@ -51,8 +51,8 @@ func (a *API) enterHeavy(c *call, n int) (done func(), err error) {
 	}
 	o := server.Observed(c.r.Context())
 	who := limit.Caller{Address: o.Client}
-	if account := o.Account(); account != "" {
-		who = limit.Caller{Account: account, Known: true}
+	if share := o.Share(); share != "" {
+		who = limit.Caller{Account: share, Known: true}
 	}
 	switch err := a.heavy.Enter(limit.WithCaller(c.r.Context(), who)); {
 	case errors.Is(err, limit.ErrFull):

@@ -485,8 +485,8 @@ func (a *API) addDocument() {
 func (a *API) turn(ctx context.Context) (done func(), err error) {
 	o := server.Observed(ctx)
 	client := "address " + o.Client
-	if account := o.Account(); account != "" {
-		client = "account " + account
+	if share := o.Share(); share != "" {
+		client = "account " + share
 	}
 	return a.turns.Wait(ctx, client)
 }

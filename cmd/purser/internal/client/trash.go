@@ -77,14 +77,15 @@ func trashID(ctx context.Context, c *api.Client, arg string) (string, error) {
 		return arg, nil
 	}
 	namespace, _, _ := strings.Cut(arg, "/")
-	list, err := listTrash(ctx, c, namespace)
+	ids, err := trashNamed(ctx, c, namespace, arg)
 	if err != nil {
 		return "", err
 	}
-	var ids []string
-	for _, t := range list {
-		if t.Name == arg {
-			ids = append(ids, t.ID)
+	if len(ids) == 0 {
+		// The list of a namespace leaves out what was in it when it was deleted itself. The whole list,
+		// which an administrator of the registry sees, has that.
+		if all, err := trashNamed(ctx, c, "", arg); err == nil {
+			ids = all
 		}
 	}
 	switch len(ids) {
@@ -94,6 +95,17 @@ func trashID(ctx context.Context, c *api.Client, arg string) (string, error) {
 		return ids[0], nil
 	}
 	return "", command.Refuse(fmt.Sprintf("%d things in the trash were called %s: name one by its id, %s", len(ids), arg, strings.Join(ids, ", ")))
+}
+
+// trashNamed returns the ids of what was called so, of a namespace ("": of all).
+func trashNamed(ctx context.Context, c *api.Client, namespace, name string) (ids []string, err error) {
+	list, err := listTrash(ctx, c, namespace)
+	for _, t := range list {
+		if t.Name == name {
+			ids = append(ids, t.ID)
+		}
+	}
+	return ids, err
 }
 
 func trashListCommand(src *command.Source) *cobra.Command {

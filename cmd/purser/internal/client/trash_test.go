@@ -22,6 +22,10 @@ func TestTrashByName(t *testing.T) {
 			page = map[string]any{"items": []catalog.Trashed{
 				{ID: "repository-2", Name: "team/twice"}, {ID: "repository-3", Name: "team/twice"}, {ID: "namespace-4", Name: "old"}}}
 		}
+		// The namespace of gone/app is in the trash too, so only the whole list has it.
+		if r.URL.Query().Get("namespace") == "" && r.URL.Query().Get("cursor") == "" {
+			page["items"] = append(page["items"].([]catalog.Trashed), catalog.Trashed{ID: "repository-5", Name: "gone/app"})
+		}
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(page) //nolint:errcheck // the client notices
 	}))
@@ -32,7 +36,7 @@ func TestTrashByName(t *testing.T) {
 	}
 	c := api.NewClient(at)
 	for arg, want := range map[string]string{
-		"repository-9": "repository-9", "namespace-9": "namespace-9", "team/app": "repository-1", "old": "namespace-4",
+		"repository-9": "repository-9", "namespace-9": "namespace-9", "team/app": "repository-1", "old": "namespace-4", "gone/app": "repository-5",
 	} {
 		if got, err := trashID(t.Context(), c, arg); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %s", arg, got, err, want)
