@@ -225,18 +225,18 @@ var tokenActions = map[Access]string{Pull: "pull", Push: "push", Delete: "delete
 
 // allows is Authorize, without the choice of an error.
 func (c *Control) allows(ctx context.Context, p *Principal, a Access, r Resource) (bool, error) {
-	return c.allowsBy(p, a, r, func() (right, error) { return c.right(ctx, p.ID, r) })
+	return c.allowsBy(ctx, p, a, r, func() (right, error) { return c.right(ctx, p.ID, r) })
 }
 
 // allowsBy is allows with a way to find the account's right in the resource.
-func (c *Control) allowsBy(p *Principal, a Access, r Resource, rightOf func() (right, error)) (bool, error) {
+func (c *Control) allowsBy(ctx context.Context, p *Principal, a Access, r Resource, rightOf func() (right, error)) (bool, error) {
 	switch {
 	case a == 0:
 		return false, nil
 	case a == Anyone:
 		return true, nil
 	case p.token != nil:
-		return c.tokenAllows(p, a, r), nil
+		return c.tokenAllows(ctx, p, a, r), nil
 	case !p.limits.Allow(a.action(), r):
 		return false, nil
 	case p.Superuser:
@@ -259,17 +259,34 @@ func (c *Control) allowsBy(p *Principal, a Access, r Resource, rightOf func() (r
 }
 
 // tokenAllows decides by what is in a registry token.
-func (c *Control) tokenAllows(p *Principal, a Access, r Resource) bool {
+func (c *Control) tokenAllows(ctx context.Context, p *Principal, a Access, r Resource) bool {
 	switch a {
 	case Ping:
 		return true
 	case List:
 		return p.token.AllowsCatalog()
 	case Pull, Push, Delete:
-		return r.Repository != "" && p.token.Allows(r.Repository, tokenActions[a])
+		return r.Repository != "" && p.token.Allows(r.Repository, tokenActions[a]) && c.scopeStands(ctx, p, a, r)
 	case Anyone, LoggedIn, Hold, Maintain, Administer, Operate: // registry tokens are for the OCI API alone
 	}
 	return false
+}
+
+// scopeStands says whether a registry token's scope still means the namespace for which it was granted,
+// and not one that was made under the same name since. A right of an administrator of the registry holds
+// in every namespace, as long as the account has it. While the database can't be asked, the token stands.
+func (c *Control) scopeStands(ctx context.Context, p *Principal, a Access, r Resource) bool {
+	granted := p.token.Namespace(r.Repository, tokenActions[a])
+	if granted == 0 {
+		account, err := c.accountByID(ctx, p.ID)
+		return err == nil && account.Superuser || err != nil && !errors.Is(err, ErrUnknown)
+	}
+	if found, err := c.right(ctx, p.ID, r); err != nil || found.namespace == granted {
+		return true
+	}
+	// What is cached may be of the former namespace.
+	found, err := c.readRights(ctx, p.ID, []Resource{r}, c.opt.PublicByDefault)
+	return err != nil || found[0].namespace == granted
 }
 
 // MayRead says whether the principal may pull from a repository. A registry token needn't
@@ -313,7 +330,7 @@ func (c *Control) Grant(ctx context.Context, p *Principal, asked []token.Access)
 		for _, action := range expand(want) {
 			a, r, ok := meaning(want, action)
 			if ok {
-				ok, err = c.allowsBy(p, a, r, func() (right, error) { return rightOf[r], nil })
+				ok, err = c.allowsBy(ctx, p, a, r, func() (right, error) { return rightOf[r], nil })
 			}
 			switch {
 			case err != nil:
@@ -322,6 +339,9 @@ func (c *Control) Grant(ctx context.Context, p *Principal, asked []token.Access)
 				no.Actions = append(no.Actions, action)
 			default:
 				yes.Actions = append(yes.Actions, action)
+				if yes.Namespace = rightOf[r].namespace; p.token != nil {
+					yes.Namespace = p.token.Namespace(want.Name, action)
+				}
 				if a == Push && p.limits.Allow(ActionOverwrite, r) {
 					yes.Actions = append(yes.Actions, string(ActionOverwrite))
 				}

@@ -31,6 +31,8 @@ type right struct {
 	role Role
 	// public says whether the resource is a repository that is public.
 	public bool
+	// namespace is the id of the resource's namespace, 0 if there is none.
+	namespace int64
 }
 
 // right returns what an account may do in a namespace or a repository, from the cache or by one
@@ -105,14 +107,14 @@ func (s *Store) readRights(ctx context.Context, account int64, list []Resource, 
 				UNION ALL
 				SELECT t.role FROM mine m CROSS JOIN LATERAL (
 					SELECT role FROM teams WHERE id = m.team_id AND top_level_namespace_id = p.namespace OFFSET 0) t
-			) roles), 0)
+			) roles), 0), COALESCE(p.namespace, 0)
 		FROM place p ORDER BY p.nr`, account, namespaces, repositories, publicByDefault)
 	if err != nil {
 		return nil, err
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f right, err error) {
 		var role int
-		err = row.Scan(&f.public, &role)
+		err = row.Scan(&f.public, &role, &f.namespace)
 		f.role = Role(role) //nolint:gosec // an index into roleNames
 		return f, err
 	})

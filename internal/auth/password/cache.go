@@ -121,12 +121,12 @@ func (c *Cache) has(k checkKey, from place) (Proof, bool) {
 	if !ok || !now.Before(found.until) {
 		return Proof{}, false
 	}
-	if until, ok := c.guessed.Get(from); ok && now.Before(until) {
-		return Proof{}, false
-	}
+	// In this order: a guess that ends between the two looks is among the guessed by then.
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return found.proof, c.guesses[from] == 0
+	guesses := c.guesses[from]
+	c.mu.Unlock()
+	until, guessed := c.guessed.Get(from)
+	return found.proof, guesses == 0 && !(guessed && now.Before(until))
 }
 
 // put caches a check for the TTL, but not beyond `last` unless that is zero.

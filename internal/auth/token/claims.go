@@ -34,6 +34,17 @@ func (c *Claims) Allows(repository, action string) bool {
 	return has(c.Access, typeRepository, repository, action)
 }
 
+// Namespace returns the id of the namespace in which the token allows the action in the repository. See
+// Access.Namespace.
+func (c *Claims) Namespace(repository, action string) int64 {
+	for i := range c.Access {
+		if a := &c.Access[i]; has(c.Access[i:i+1], typeRepository, repository, action) {
+			return a.Namespace
+		}
+	}
+	return 0
+}
+
 // AllowsCatalog says whether the token allows to list the registry's repositories.
 func (c *Claims) AllowsCatalog() bool {
 	return has(c.Access, typeRegistry, catalogName, allActions)

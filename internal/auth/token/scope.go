@@ -15,6 +15,9 @@ type Access struct {
 	Type    string   `json:"type"`    // "repository" or "registry"; other types are never granted
 	Name    string   `json:"name"`    // a repository's path, or "catalog" of the type "registry"
 	Actions []string `json:"actions"` // for example "pull", "push", "delete" and "*"
+	// Namespace is the id of the namespace in which the right was, so that the token doesn't open
+	// another one that is made under this name. 0: the right is that of an administrator of the registry.
+	Namespace int64 `json:"namespace,omitempty"`
 }
 
 const (

@@ -138,3 +138,37 @@ func TestCatalogWithoutAnonymousPull(t *testing.T) {
 		r.Do(t, "GET", path, "").WantStatus(t, 401)
 	}
 }
+
+// TestTokenOfFormerNamespace: a namespace is deleted, in the trash or for good, and made again for somebody
+// else. A registry token that was granted in the former one opens nothing in it, on no replica, and a
+// token of the new one does.
+func TestTokenOfFormerNamespace(t *testing.T) {
+	t.Parallel()
+	for _, purge := range []string{"", "?purge=true"} {
+		r := closed(t, map[string]auth.Role{"alice": auth.Administrator})
+		r.AddAccount(t, "bob", false)
+		root := r.With(servertest.As("root"))
+		scopes := []string{"repository:acme/app:pull,push,delete", "repository:acme/secret:pull,push"}
+		old := servertest.Bearer(r.Token(t, servertest.As("alice"), scopes...))
+		admin := servertest.Bearer(r.Token(t, servertest.As("root"), scopes...))
+		const manifest = "/v2/acme/app/manifests/v1"
+		r.Do(t, "GET", manifest, "", old...).WantStatus(t, 200)
+		root.Manage(t, "DELETE", "/organization/acme"+purge, "").WantStatus(t, 204)
+		r.Do(t, "GET", manifest, "", old...).WantStatus(t, 401)
+		r.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "", old...).WantStatus(t, 401)
+		root.Manage(t, "POST", "/organization/", `{"name": "acme"}`).WantStatus(t, 201)
+		r.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "", admin...).WantStatus(t, 202)
+		r.Grant(t, "acme", "bob", auth.Administrator)
+		bob := r.With(servertest.As("bob"))
+		bob.Put(t, "acme/app", "v1", bob.Simple(t, "acme/app", 1, nil))
+		bob.Put(t, "acme/secret", "v1", bob.Simple(t, "acme/secret", 1, nil))
+		for _, path := range []string{"app", "secret"} {
+			r.Do(t, "GET", "/v2/acme/"+path+"/manifests/v1", "", old...).WantStatus(t, 401)
+			r.Do(t, "POST", "/v2/acme/"+path+"/blobs/uploads/", "", old...).WantStatus(t, 401)
+		}
+		r.Do(t, "DELETE", manifest, "", old...).WantStatus(t, 401)
+		own := servertest.Bearer(r.Token(t, servertest.As("bob"), scopes...))
+		r.Do(t, "GET", "/v2/acme/secret/manifests/v1", "", own...).WantStatus(t, 200)
+		r.Do(t, "GET", "/v2/acme/secret/manifests/v1", "", admin...).WantStatus(t, 200)
+	}
+}

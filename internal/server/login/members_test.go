@@ -75,7 +75,7 @@ func TestGroupRemovedMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed, or the test has failed
+	defer tx.Rollback(context.WithoutCancel(t.Context()))                                                                            //nolint:errcheck // it is committed, or the test has failed
 	for _, sql := range []string{"SELECT FROM teams FOR UPDATE", "DELETE FROM teammembers WHERE synced", "DELETE FROM teamgroups"} { // as SetTeamGroups
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
