@@ -38,7 +38,7 @@ type window struct {
 }
 
 // drive calls each of the operations in a goroutine of its own, again and again, until the
-// time d has passed or ctx ends. If d is 0, each goroutine ends when its operation returns
+// time d has passed or ctx ends, but at least once. If d is 0, each goroutine ends when its operation returns
 // errDone. drive returns the measurements when all running operations have ended.
 func drive(ctx context.Context, d time.Duration, ops []operation) window {
 	parts := make([]window, len(ops))
@@ -58,7 +58,7 @@ func drive(ctx context.Context, d time.Duration, ops []operation) window {
 func work(ctx context.Context, start time.Time, d time.Duration, op operation) window {
 	var w window
 	failed := 0
-	for now := time.Now(); ctx.Err() == nil && (d == 0 || now.Sub(start) < d); {
+	for now := time.Now(); ctx.Err() == nil && (d == 0 || now.Sub(start) < d || len(w.latencies)+w.errors == 0); {
 		err := op(ctx)
 		end := time.Now()
 		switch {

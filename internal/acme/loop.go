@@ -97,6 +97,7 @@ func (m *Manager) obtain(ctx context.Context, host string, now bool) (time.Durat
 	}
 	defer release()
 	if err := m.load(ctx); err != nil {
+		m.again(now)
 		return 0, err
 	}
 	if wait := m.untilDue(host); wait > 0 {
@@ -104,6 +105,7 @@ func (m *Manager) obtain(ctx context.Context, host string, now bool) (time.Durat
 	}
 	last, err := m.lastFailure(ctx, host)
 	if err != nil {
+		m.again(now)
 		return 0, err
 	}
 	if last.wait > 0 && !now {

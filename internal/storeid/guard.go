@@ -164,16 +164,17 @@ func (s *Store) compare(ctx context.Context, id string) (string, error) {
 }
 
 // tell records in s.wrong whether err, the result of a check, says that this is the wrong
-// store, and logs when that changes.
+// store, and logs when that changes. If the check failed, what was found before stands.
 func (s *Store) tell(err error) {
 	wrong := errors.Is(err, blob.ErrWrongStore)
+	if err != nil && !wrong {
+		return
+	}
 	switch was := s.wrong.Swap(wrong); {
 	case wrong && !was:
 		s.log.Error("the blob store doesn't belong to the database: nothing is written to it until the right store is there", "error", err)
-	case was && !wrong && err == nil:
+	case was && !wrong:
 		s.log.Info("the blob store is the database's again", "place", s.opt.Place)
-	case was && !wrong: // the check failed, so a store that was wrong still counts as wrong
-		s.wrong.Store(true)
 	}
 }
 
