@@ -63,6 +63,24 @@ var disasters = []disaster{
 		d.run(binary(), 1, "--from "+d.identity(), "restore", "--keep-store", d.backups)
 		d.run(binary(), 0, "is restored", "restore", "--keep-store", "--from", d.identity(), d.backups)
 	}},
+	{what: "the store", do: func(d *afterDisaster) {
+		d.keepDatabase()
+		d.run(binary(), 1, "purser store adopt", "serve")
+		d.run(binary(), 0, "6 were copied", "store", "restore", d.backups)
+	}},
+	{what: "the store, and one object of the backup", do: func(d *afterDisaster) {
+		d.keepDatabase()
+		d.removeCopy()
+		d.run(binary(), 4, "Missing: 1 blob", "store", "restore", d.backups)
+		d.run(binary(), 4, "1 blob", "check", "--repair")
+	}, lost: true},
+	{what: "the store, and it was given up by store adopt --force", do: func(d *afterDisaster) {
+		d.keepDatabase()
+		d.run(binary(), 0, "", "store", "adopt", "--force")
+		d.run(binary(), 4, "", "check", "--repair", "--force")
+		d.run(binary(), 0, "6 were copied", "store", "restore", d.backups)
+		d.run(binary(), 0, "", "check", "--repair")
+	}},
 	{what: "both", do: func(d *afterDisaster) {
 		d.run(binary(), 0, "is restored", "restore", d.backups)
 	}},
@@ -141,6 +159,15 @@ func (d *afterDisaster) copyStore() {
 	d.t.Helper()
 	if out, err := exec.Command("cp", "-a", filepath.Join(d.old.dir, "blobs"), d.dir).CombinedOutput(); err != nil {
 		d.t.Fatalf("copying the store: %v: %s", err, out)
+	}
+}
+
+// keepDatabase gives the new place the database of the registry, and no store.
+func (d *afterDisaster) keepDatabase() {
+	d.t.Helper()
+	d.run(binary(), 0, "is restored", "restore", d.backups)
+	if err := os.RemoveAll(filepath.Join(d.dir, "blobs")); err != nil {
+		d.t.Fatal(err)
 	}
 }
 

@@ -40,22 +40,14 @@ type Adoption struct {
 // blob.ErrWrongStore, with the reason, if the store seems to belong to another database and
 // the options don't allow the adoption.
 func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
-	known, err := read(ctx, s.opt.DB, s.opt.Lease)
-	if err != nil {
-		return Adoption{}, err
-	}
-	there, err := s.Store.Identity(ctx)
-	if err != nil && !(o.Force && errors.Is(err, blob.ErrDamagedIdentity)) {
-		return Adoption{}, err
-	}
+	known, there, err := s.identities(ctx, o)
 	a := Adoption{Place: s.opt.Place, Identity: known.ID, Was: there}
+	if err != nil {
+		return a, err
+	}
 	if there != "" && there == known.ID && !o.New {
 		_, err := s.confirm(ctx, known)
 		return a, err
-	}
-	if there != "" && there != known.ID && there != o.From {
-		return a, fmt.Errorf("%w: the store at %s has the identity %s and so belongs to another database. Registries on that database stop "+
-			"writing when this one takes it. If you are sure that this is wanted, add --from %[3]s", blob.ErrWrongStore, s.opt.Place, there)
 	}
 	if a.Sample, err = s.sample(ctx); err != nil {
 		return a, err
@@ -78,6 +70,29 @@ func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 		}
 	}
 	return a, s.adopt(ctx, known, a.Identity)
+}
+
+// Adoptable returns the error of Adopt for a store that belongs to another database, or whose identity
+// can't be read. It looks at no objects and changes nothing.
+func (s *Store) Adoptable(ctx context.Context, o AdoptOptions) error {
+	_, _, err := s.identities(ctx, o)
+	return err
+}
+
+// identities returns the identities of the database and of the store, and an error if the options
+// don't allow the adoption of a store with this identity.
+func (s *Store) identities(ctx context.Context, o AdoptOptions) (known Known, there string, err error) {
+	if known, err = read(ctx, s.opt.DB, s.opt.Lease); err != nil {
+		return known, "", err
+	}
+	if there, err = s.Store.Identity(ctx); err != nil && !(o.Force && errors.Is(err, blob.ErrDamagedIdentity)) {
+		return known, "", err
+	}
+	if there != "" && there != known.ID && there != o.From {
+		return known, there, fmt.Errorf("%w: the store at %s has the identity %s and so belongs to another database. Registries on that database stop "+
+			"writing when this one takes it. If you are sure that this is wanted, add --from %[3]s", blob.ErrWrongStore, s.opt.Place, there)
+	}
+	return known, there, nil
 }
 
 // adopt writes the identity `id` to the database, as unconfirmed, then to the store, and

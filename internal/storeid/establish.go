@@ -124,7 +124,8 @@ func (s *Store) mismatch(known Known, there string) error {
 			`run "purser store adopt --from %[3]s"`, blob.ErrWrongStore, at, there)
 	case there == "":
 		return fmt.Errorf("%w: the store at %s has no identity, while the database's store has %s%s: is its volume mounted, and is its path or "+
-			`bucket right? If it is the registry's own store, restored or moved without its identity, run "purser store adopt"`,
+			`bucket right? If it is the registry's own store, restored or moved without its identity, run "purser store adopt"; `+
+			`if the store is lost and there are backups, "purser store restore TARGET"`,
 			blob.ErrWrongStore, at, known.ID, was)
 	}
 	return fmt.Errorf("%w: the store at %s has the identity %s and so belongs to another database, while this database's store has %s%s: "+

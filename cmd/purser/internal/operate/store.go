@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -13,18 +12,19 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/storeid"
 )
 
 func storeCommand(src *command.Source) *cobra.Command {
-	return command.Group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src))
+	return command.Group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src), storeRestoreCommand(src))
 }
 
 // withStore runs `fn` with the configured store, even if the database is bound to another
 // store. If `existing` is set and the configured directory has no store, it returns an
 // error instead of creating one, unless it lacks only a part of its layout and `complete` is set. It
 // refuses if servers run with other settings, unless `look` says that fn changes nothing.
-func withStore(src *command.Source, cmd *cobra.Command, existing, complete, look bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
+func withStore(src *command.Source, cmd *cobra.Command, existing, complete, look bool, fn func(ctx context.Context, store *storeid.Store, metadata *db.DB) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)
 		if err != nil {
@@ -49,7 +49,7 @@ func withStore(src *command.Source, cmd *cobra.Command, existing, complete, look
 		if err != nil {
 			return err
 		}
-		return fn(byCommand(ctx, cmd), guarded, audit.New(metadata))
+		return fn(byCommand(ctx, cmd), guarded, metadata)
 	})
 }
 
@@ -64,7 +64,7 @@ func storeShowCommand(src *command.Source) *cobra.Command {
 	}
 	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withStore(src, cmd, true, false, true, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
+		return withStore(src, cmd, true, false, true, func(ctx context.Context, store *storeid.Store, _ *db.DB) error {
 			s, err := store.Show(ctx)
 			if err != nil {
 				return err
@@ -135,23 +135,25 @@ func storeAdoptCommand(src *command.Source) *cobra.Command {
 	addOwnSettings(cmd)
 	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has none of the database's blobs, or whose identity is damaged")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withStore(src, cmd, !o.Force, true, false, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
-			o.Begin = func(a storeid.Adoption) error {
-				return log.Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
-					"place": a.Place, "identity": a.Identity, "was": a.Was, "force": o.Force, "sampled": a.Sampled, "found": a.Found,
-				}})
-			}
+		return withStore(src, cmd, !o.Force, true, false, func(ctx context.Context, store *storeid.Store, metadata *db.DB) error {
+			o.Begin = noteAdoption(ctx, metadata, o)
 			a, err := store.Adopt(ctx, o)
-			if errors.Is(err, blob.ErrDamagedIdentity) {
-				err = fmt.Errorf("%w: --force writes it anew", err)
-			}
 			if err != nil {
-				return err
+				return explainDamaged(err)
 			}
 			return out.Print(cmd.OutOrStdout(), a, func(w io.Writer) error { return writeAdoption(w, a) })
 		})
 	}
 	return cmd
+}
+
+// noteAdoption returns a function that enters an adoption into the audit log.
+func noteAdoption(ctx context.Context, metadata *db.DB, o storeid.AdoptOptions) func(storeid.Adoption) error {
+	return func(a storeid.Adoption) error {
+		return audit.New(metadata).Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
+			"place": a.Place, "identity": a.Identity, "was": a.Was, "force": o.Force, "sampled": a.Sampled, "found": a.Found,
+		}})
+	}
 }
 
 func writeAdoption(w io.Writer, a storeid.Adoption) error {

@@ -87,3 +87,46 @@ func (g *garbage) storeID() (id string) {
 	}
 	return id
 }
+
+// The store is lost, and the command brings it back from a backup and gives it to the database. It
+// refuses another registry's store before it copies anything.
+func TestStoreRestore(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	target := filepath.Join(t.TempDir(), "backup")
+	g.run("backup", target)
+	other := newGarbage(t)
+	other.run("store", "adopt")
+	at := func(dir string) []string {
+		return append([]string{"PURSER_STORAGE_FILESYSTEM_PATH=" + dir}, g.environ...)
+	}
+	if code, _, stderr := purser(t, at(other.store), "store", "restore", target); code != 1 || !strings.Contains(stderr, "--from "+other.storeID()) {
+		t.Errorf("into another registry's store: exit code %d\n%s", code, stderr)
+	}
+	if code, _, stderr := purser(t, g.environ, "store", "restore", t.TempDir()); code != 1 || !strings.Contains(stderr, "backup") {
+		t.Errorf("from an empty directory: exit code %d\n%s", code, stderr)
+	}
+	empty := t.TempDir()
+	for _, want := range []string{"had 0, and 2 were copied", "had 2, and 0 were copied"} {
+		if code, text, stderr := purser(t, at(empty), "store", "restore", target); code != 0 || !strings.Contains(text, want) {
+			t.Errorf("store restore: exit code %d, want %q\n%s\n%s", code, want, text, stderr)
+		}
+	}
+	if code, text, stderr := purser(t, at(empty), "check", "--deep"); code != 0 {
+		t.Errorf("check: exit code %d\n%s\n%s", code, text, stderr)
+	}
+	late := g.push("pushed after the backup")
+	lacking := t.TempDir()
+	if code, text, stderr := purser(t, at(lacking), "store", "restore", target); code != command.ExitFindings || !strings.Contains(text, late.String()) {
+		t.Errorf("store restore without one object: exit code %d\n%s\n%s", code, text, stderr)
+	}
+	if code, text, stderr := purser(t, at(lacking), "check", "--repair"); code != command.ExitFindings || !strings.Contains(text, late.String()) {
+		t.Errorf("check --repair: exit code %d\n%s\n%s", code, text, stderr)
+	}
+	var restores, adoptions int
+	if err := g.db.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE kind = 'run_restore'), count(*) FILTER (WHERE kind = 'adopt_store')
+		FROM auditlog`).Scan(&restores, &adoptions); err != nil || restores != 3 || adoptions != 3 {
+		t.Errorf("%d entries of restores and %d of adoptions, want 3 and 3 (%v)", restores, adoptions, err)
+	}
+}

@@ -1,0 +1,179 @@
+package backup
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// StoreOptions says which store to fill again.
+type StoreOptions struct {
+	DB     *db.DB // the metadata's database, which needs two connections; required
+	Target Target // required
+	// Store is the blob store that belongs to the database, or that is to belong to it. Required.
+	Store    blob.Store
+	Parallel int            // objects that are looked at or copied at the same time; default 4
+	Progress func(Progress) // may be nil
+	Log      *slog.Logger   // default slog.Default()
+}
+
+// StoreRestored says what RestoreStore has done.
+type StoreRestored struct {
+	Blobs   int64 `json:"blobs"`   // of the database
+	There   int64 `json:"there"`   // whose objects the store had
+	Objects int64 `json:"objects"` // that were copied
+	Bytes   int64 `json:"bytes"`   // of those
+	// Missing counts the blobs whose objects neither the store nor the target has.
+	Missing      int64         `json:"missing"`
+	FirstMissing []MissingBlob `json:"first_missing,omitempty"` // up to 100 of them
+}
+
+// MissingBlob is a blob whose object the store lacks.
+type MissingBlob struct {
+	Digest oci.Digest `json:"digest"`
+	Size   int64      `json:"size"` // bytes
+}
+
+// RestoreStore copies into the store each object that the database names, that the store lacks or has
+// in another size, and that the target has, from whichever backup. It changes nothing in the database,
+// and looks at no bytes that the store has. A server may run. Run again, it goes on.
+//
+// Why nothing wrong is stored: an object is stored only if its bytes have the digest of the database's
+// blob, and an upload has another key. Why nothing is left behind: the session that reads the rows
+// keeps objects from being deleted meanwhile, so whoever deletes a row after it was read deletes its
+// object after this copy. It returns gc.ErrPausing while a backup runs.
+func RestoreStore(ctx context.Context, o StoreOptions) (StoreRestored, error) {
+	o.Parallel, o.Log = cmp.Or(o.Parallel, 4), cmp.Or(o.Log, slog.Default())
+	to, ok := o.Store.(blob.Putter)
+	if !ok {
+		return StoreRestored{}, errors.New("the blob store can't take objects under their keys")
+	}
+	conn, err := o.DB.Pool.Acquire(ctx)
+	if err != nil {
+		return StoreRestored{}, err
+	}
+	defer conn.Release()
+	if err := gc.PauseSweeps(ctx, conn.Conn()); err != nil {
+		return StoreRestored{}, err
+	}
+	defer gc.ResumeSweeps(ctx, conn.Conn())
+	r := &storeRestore{StoreOptions: o, to: to, told: newTeller(o.Progress)}
+	err = r.run(ctx, conn.Conn())
+	return r.out, err
+}
+
+type storeRestore struct {
+	StoreOptions
+	to   blob.Putter
+	told *teller // its lock guards out
+	out  StoreRestored
+}
+
+// storePage is how many blobs are read from the database at a time.
+const storePage = 1000
+
+func (r *storeRestore) run(ctx context.Context, conn *pgx.Conn) error {
+	r.told.step("counting blobs")
+	var total int64
+	if err := conn.QueryRow(ctx, "SELECT count(*) FROM blobs").Scan(&total); err != nil {
+		return fmt.Errorf("counting the database's blobs: %w", err)
+	}
+	r.told.step("copying blobs")
+	r.told.total(total)
+	for after := ""; ; {
+		page, err := readObjects(ctx, conn, after)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		after = page[len(page)-1].key
+		group, copying := errgroup.WithContext(ctx)
+		group.SetLimit(r.Parallel)
+		for _, o := range page {
+			group.Go(func() error { return r.object(copying, o) })
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+	}
+}
+
+// readObjects returns the objects of the first blobs with keys after `after`.
+func readObjects(ctx context.Context, conn *pgx.Conn, after string) ([]object, error) {
+	rows, err := conn.Query(ctx, "SELECT storage_key, size, digest FROM blobs WHERE storage_key > $1 ORDER BY storage_key LIMIT $2", after, storePage)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database's blobs: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o object, err error) {
+		if err = row.Scan(&o.key, &o.size, &o.digest); err == nil && (len(o.key) < 3 || newHash(o.digest) == nil) {
+			err = fmt.Errorf("a blob of the database has the object %q and the digest %x, which can't be", o.key, o.digest)
+		}
+		return o, err
+	})
+}
+
+// object copies an object, unless the store has it.
+func (r *storeRestore) object(ctx context.Context, o object) error {
+	wrong, err := blob.Look(ctx, r.Store, o.key, o.size)
+	if err != nil {
+		return err
+	}
+	if wrong != "" {
+		if err = r.copy(ctx, o); errors.Is(err, errUnusable) {
+			return r.missing(ctx, o, err)
+		}
+		if err != nil {
+			return fmt.Errorf("copying object %s: %w", o.key, err)
+		}
+	}
+	r.told.change(func(p *Progress) {
+		p.Objects++
+		r.out.Blobs++
+		if wrong == "" {
+			r.out.There++
+			return
+		}
+		p.Bytes += o.size
+		r.out.Objects, r.out.Bytes = r.out.Objects+1, r.out.Bytes+o.size
+	})
+	return nil
+}
+
+// copy copies an object into the store. It returns errUnusable if the target lacks it or has other bytes.
+func (r *storeRestore) copy(ctx context.Context, o object) error {
+	from, err := r.Target.Open(ctx, o.file())
+	if errors.Is(err, blob.ErrNotFound) {
+		return errUnusable
+	}
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return r.to.Put(ctx, o.key, o.size, newVerifier(o, from))
+}
+
+// missing notes that the target can't give an object either.
+func (r *storeRestore) missing(ctx context.Context, o object, reason error) error {
+	digest, err := oci.DigestFromBytes(o.digest)
+	if err != nil {
+		return fmt.Errorf("the blob with the object %s: %w", o.key, err)
+	}
+	r.Log.DebugContext(ctx, "an object can't be copied", "key", o.key, "error", reason)
+	r.told.change(func(p *Progress) {
+		p.Objects++
+		r.out.Blobs++
+		if r.out.Missing++; len(r.out.FirstMissing) < maxLost {
+			r.out.FirstMissing = append(r.out.FirstMissing, MissingBlob{digest, o.size})
+		}
+	})
+	return nil
+}
