@@ -16,7 +16,7 @@ import (
 // notDumped are tables whose rows mean nothing in another database: the running processes, the
 // names of tables that loose foreign keys are about to drop, and the versions of the schema,
 // which migrations write.
-var notDumped = []string{"replicas", "servers", "detached_partitions", "goose_db_version", "goose_stats_version"}
+var notDumped = []string{"replicas", "servers", "disk_space", "detached_partitions", "goose_db_version", "goose_stats_version"}
 
 // settingsTable has rows about the database itself, which a restore doesn't overwrite. Its
 // other rows are part of a backup.

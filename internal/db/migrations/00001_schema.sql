@@ -111,6 +111,19 @@ COMMENT ON COLUMN backups.verified_at IS 'when the newest backup of that time wa
 COMMENT ON COLUMN backups.problem IS 'what the newest backup, or the last verification of it, has found to be missing or damaged; empty: nothing';
 COMMENT ON COLUMN backups.problem_deep IS 'whether the problem was found by reading all copies, so that only reading them again can say that it is gone';
 
+-- disk_space has what the registry's own disks had free in each hour of the last 30 days. The forecast of
+-- when they are full is made by it. Backups leave it out, since it is about a machine.
+CREATE TABLE disk_space (
+    disk        text NOT NULL,
+    path        text NOT NULL,
+    measured_at timestamptz NOT NULL,
+    size        bigint NOT NULL,
+    free        bigint NOT NULL,
+    PRIMARY KEY (disk, path, measured_at)
+);
+COMMENT ON COLUMN disk_space.disk IS 'what is kept there: blobs, or database';
+COMMENT ON COLUMN disk_space.measured_at IS 'the beginning of the hour, so that servers which share the disk write one row';
+
 -- ---------------------------------------------------------------------------------------------
 -- Namespaces and repositories, and the trash
 --

@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/runs"
 	"github.com/purser-registry/purser/loosefk"
@@ -29,6 +30,8 @@ type System struct {
 	Database *db.DB
 	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
+	// Disks returns what the registry's own disks have free. Nil: they aren't reported.
+	Disks func(ctx context.Context) ([]diskspace.Disk, error)
 	// Configuration has the settings in force, with secrets hidden.
 	Configuration []Setting
 }
@@ -57,6 +60,7 @@ type systemState struct {
 	Database  partState         `json:"database"`
 	Storage   partState         `json:"storage"`
 	Schema    migrationState    `json:"migrations"`
+	Disks     []diskspace.Disk  `json:"disks" nullable:"false" doc:"The disks on which this replica keeps data; none if that is in S3 and another PostgreSQL"`
 	Replicas  []catalog.Replica `json:"replicas" nullable:"false" doc:"Processes that use the database, at most 100"`
 	Settings  []Setting         `json:"configuration" nullable:"false" doc:"The settings in force in this replica"`
 }
@@ -98,7 +102,7 @@ func (a *API) system(ctx context.Context) systemState {
 		Version: o.Version, GoVersion: runtime.Version(), Replica: o.Replica, StartedAt: a.started.UTC(),
 		Uptime:   int64(time.Since(a.started).Seconds()),
 		Database: partState{Kind: "postgresql"}, Storage: partState{Kind: o.Storage},
-		Replicas: []catalog.Replica{}, Settings: append([]Setting{}, o.Configuration...),
+		Disks: []diskspace.Disk{}, Replicas: []catalog.Replica{}, Settings: append([]Setting{}, o.Configuration...),
 	}
 	state.Storage.set(a, "storage", within(ctx, a.store.Check))
 	if o.Database != nil {
@@ -120,6 +124,16 @@ func (a *API) system(ctx context.Context) systemState {
 		})
 		if err != nil {
 			a.server.Warn(ctx, "listing replicas failed", err)
+		}
+	}
+	if o.Disks != nil && state.Database.OK {
+		err := within(ctx, func(ctx context.Context) error {
+			list, err := o.Disks(ctx)
+			state.Disks = append(state.Disks, list...)
+			return err
+		})
+		if err != nil {
+			a.server.Warn(ctx, "predicting the space of disks failed", err)
 		}
 	}
 	if o.Migrations != nil && state.Database.OK {

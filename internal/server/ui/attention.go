@@ -85,6 +85,11 @@ func (q *request) systemConcerns() (list []concern, err error) {
 			list = append(list, concern{"bad", part.name + " doesn't answer.", "/ui/system", "System"})
 		}
 	}
+	for _, d := range s.Disks {
+		if c, is := d.concern(); is {
+			list = append(list, c)
+		}
+	}
 	clocks, err := q.clock()
 	if err != nil {
 		return list, err

@@ -1,6 +1,7 @@
 package ui_test
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -168,6 +170,39 @@ func TestSystemPage(t *testing.T) {
 	lacks(t, s.open(t, "/ui/system?set=given", "http.addr"), "gc.review_delay")
 	lacks(t, s.open(t, "/ui/system?q=24H", "gc.review_delay"), "http.addr")
 	s.open(t, "/ui/system?q=none", "No setting is like this")
+}
+
+// TestDisks: the page shows the disks with their forecasts, and the overview those that are nearly full.
+func TestDisks(t *testing.T) {
+	t.Parallel()
+	const gib = 1 << 30
+	fills, shrinks, soon, later := int64(gib), int64(-1), time.Now().Add(5*24*time.Hour+time.Hour), time.Now().Add(60*24*time.Hour)
+	disk := diskspace.Disk{Of: "blobs", Path: "/srv/<b>", Size: 100 * gib, Free: 10 * gib, Reserve: gib}
+	for _, tt := range []struct {
+		name             string
+		change           func(d *diskspace.Disk)
+		system, overview string // texts that the pages have
+	}{
+		{"new", func(*diskspace.Disk) {}, "10 GiB of 100 GiB free; when it will be full is known after a day", "Nothing needs attention"},
+		{"it shrinks", func(d *diskspace.Disk) { d.PerDay = &shrinks }, "it hasn’t filled in the last seven days", "Nothing needs attention"},
+		{"it fills slowly", func(d *diskspace.Disk) { d.PerDay = &fills }, "lasts for more than a year", "Nothing needs attention"},
+		{"it fills", func(d *diskspace.Disk) { d.PerDay, d.Full = &fills, &later }, "it fills by 1.0 GiB a day, and is full in", "Nothing needs attention"},
+		{"it's nearly full", func(d *diskspace.Disk) { d.PerDay, d.Full = &fills, &soon }, "is full in 5 days", "The disk of the blobs has 10 GiB free: it fills by 1.0 GiB a day, and is full in 5 days"},
+		{"it's full", func(d *diskspace.Disk) { d.Free = gib - 1 }, `<span class="state bad">full</span>`, "so pushes are refused"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := disk
+			tt.change(&d)
+			s := site{servertest.Setup(t, func(o *servertest.Options) {
+				o.Management.System.Disks = func(context.Context) ([]diskspace.Disk, error) { return []diskspace.Disk{d}, nil }
+			})}
+			s.open(t, "/ui/system", tt.system, "/srv/&lt;b&gt;")
+			s.open(t, "/ui/", tt.overview)
+		})
+	}
+	s := site{servertest.Setup(t)}
+	s.open(t, "/ui/system", "none of its own")
 }
 
 // day returns a day as forms write it.

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type systemState struct {
 		Pending int    `json:"pending"`
 		Last    string `json:"last"`
 	} `json:"migrations"`
+	Disks    []diskState `json:"disks"`
 	Replicas []struct {
 		ID      string    `json:"id"`
 		Name    string    `json:"name"`
@@ -37,6 +39,47 @@ type systemState struct {
 		Seen    time.Time `json:"seen_at"`
 	} `json:"replicas"`
 	Settings []setting `json:"configuration"`
+}
+
+// diskState is what a disk has free, and when it will be full.
+type diskState struct {
+	Of      string     `json:"of"`
+	Path    string     `json:"path"`
+	Size    int64      `json:"size_bytes"`
+	Free    int64      `json:"free_bytes"`
+	Reserve int64      `json:"reserve_bytes"`
+	PerDay  *int64     `json:"used_per_day_bytes"`
+	FullAt  *time.Time `json:"full_at"`
+}
+
+// Refuses says that pushes are refused, since the disk has less left than they leave free.
+func (d diskState) Refuses() bool { return d.Free < d.Reserve }
+
+// Forecast says when the disk will be full, as a clause.
+func (d diskState) Forecast() string {
+	switch {
+	case d.PerDay == nil:
+		return "when it will be full is known after a day"
+	case *d.PerDay <= 0:
+		return "it hasn’t filled in the last seven days"
+	case d.FullAt == nil:
+		return fmt.Sprintf("it fills by %s a day, and lasts for more than a year", formatBytes(*d.PerDay))
+	}
+	return fmt.Sprintf("it fills by %s a day, and is full in %s", formatBytes(*d.PerDay), unit(time.Until(*d.FullAt)))
+}
+
+// fullSoon is the time before a disk is full from which it needs attention.
+const fullSoon = 14 * 24 * time.Hour
+
+// concern returns what is to be done about the disk, if anything is.
+func (d diskState) concern() (c concern, is bool) {
+	switch {
+	case d.Refuses():
+		return concern{"bad", fmt.Sprintf("The disk of the %s is full: %s are free, so pushes are refused.", d.Of, formatBytes(d.Free)), "/ui/system#disks", "Disks"}, true
+	case d.FullAt != nil && time.Until(*d.FullAt) < fullSoon:
+		return concern{"warn", fmt.Sprintf("The disk of the %s has %s free: %s.", d.Of, formatBytes(d.Free), d.Forecast()), "/ui/system#disks", "Disks"}, true
+	}
+	return c, false
 }
 
 // setting is a setting in force.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,7 +14,9 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/storeid"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // A server is ready if pulls can succeed. What lets only pushes fail doesn't make it unready: all
@@ -52,6 +55,17 @@ func openStore(ctx context.Context, cfg *config.Config, metadata *db.DB, reg pro
 	}
 	diskGauges(disks, reg)
 	return store, disks, reg.Register(store.Collector())
+}
+
+// diskLook is how often the space of the disks is noted for the forecast, which needs it once an hour.
+const diskLook = 10 * time.Minute
+
+// diskWorker makes the worker that notes what the disks of the registry have free.
+func diskWorker(p dependencies) func(context.Context) error {
+	return worker.New(worker.Options{
+		Name: "space of disks", Log: p.log, Metrics: p.loops, Idle: diskLook,
+		Batch: func(ctx context.Context) (bool, error) { return false, diskspace.Note(ctx, p.db.Pool, p.disks) },
+	}).Run
 }
 
 // diskGauges measure the disks of the registry.

@@ -310,7 +310,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	workers = append(workers, quotaWorker(c, notices, p, p.loops), purger(c, p, p.loops), backupWorker(p, p.loops), p.clocks.Run)
+	workers = append(workers, quotaWorker(c, notices, p, p.loops), purger(c, p, p.loops), backupWorker(p, p.loops), diskWorker(p), p.clocks.Run)
 	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/server/management"
 )
 
@@ -27,6 +28,9 @@ func (p dependencies) system(cfg *config.Config) management.System {
 		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {
 			return backend.Migrations(ctx, cfg, p.db.Pool.Config().ConnString())
 		},
+	}
+	s.Disks = func(ctx context.Context) ([]diskspace.Disk, error) {
+		return diskspace.Forecast(ctx, p.db.Pool, p.disks)
 	}
 	for _, set := range cfg.Settings() {
 		s.Configuration = append(s.Configuration, management.Setting{Name: set.Key, Value: set.Value, Source: set.Source})
