@@ -47,76 +47,112 @@ func (p *Repository) Tags(ctx context.Context, keep func(tag string) bool) (Name
 
 // names reads a list of names: in each page's object, the array with that key.
 func (r *Registry) names(ctx context.Context, client *http.Client, path, key string, valid func(string) error, keep func(string) bool) (Names, error) {
-	var list Names
-	count, seen := 0, make(map[string]bool)
-	add := func(name string) error {
-		if count++; count > r.limit.Names {
-			return fmt.Errorf("it has more than %d names", r.limit.Names)
-		}
-		if valid(name) != nil {
-			if list.BadCount++; list.BadCount <= badShown {
-				list.Bad = append(list.Bad, Printable(name))
-			}
-			return nil
-		}
-		if !seen[name] && keep(name) {
-			seen[name] = true
-			list.Names = append(list.Names, name)
+	c := r.collect(valid, keep)
+	err := r.pages(ctx, client, path, "n="+strconv.Itoa(pageSize), func(_ *http.Response, content io.Reader) error {
+		return decodeNames(content, key, c.add)
+	})
+	return c.list, err
+}
+
+// collector collects the names of a list.
+type collector struct {
+	list  Names
+	most  int // names
+	count int
+	seen  map[string]bool
+	valid func(string) error
+	keep  func(string) bool
+}
+
+func (r *Registry) collect(valid func(string) error, keep func(string) bool) *collector {
+	return &collector{most: r.limit.Names, seen: make(map[string]bool), valid: valid, keep: keep}
+}
+
+func (c *collector) add(name string) error {
+	if c.count++; c.count > c.most {
+		return fmt.Errorf("it has more than %d names", c.most)
+	}
+	if c.valid(name) != nil {
+		if c.list.BadCount++; c.list.BadCount <= badShown {
+			c.list.Bad = append(c.list.Bad, Printable(name))
 		}
 		return nil
 	}
-	err := r.pages(ctx, client, path, "n="+strconv.Itoa(pageSize), func(_ *http.Response, content io.Reader) error {
-		return decodeNames(content, key, add)
-	})
-	return list, err
+	if !c.seen[name] && c.keep(name) {
+		c.seen[name] = true
+		c.list.Names = append(c.list.Names, name)
+	}
+	return nil
 }
 
 // pages requests the pages of a list, one after the other, and passes each to `read`.
 func (r *Registry) pages(ctx context.Context, client *http.Client, path, query string, read func(*http.Response, io.Reader) error) error {
-	next := &url.URL{Scheme: r.host.Scheme(), Host: r.host.RegistryStr(), Path: path, RawQuery: query}
-	doing := "reading the list " + r.host.Name() + path
-	left := answer{what: "the list", bytes: r.limit.ListBytes}
-	seen := make(map[[sha256.Size]byte]bool) // by hash: URLs may be long
-	for page := 1; next != nil; page++ {
+	first := &url.URL{Scheme: r.host.Scheme(), Host: r.host.RegistryStr(), Path: path, RawQuery: query}
+	return r.follow(ctx, client, first, r.newBudget(), func(res *http.Response, content io.Reader, at *url.URL) (*url.URL, error) {
+		if err := read(res, content); err != nil {
+			return nil, err
+		}
+		return r.next(res, at)
+	})
+}
+
+// budget is what a list may still have: a list may consist of several that are read one after the
+// other.
+type budget struct {
+	pages int
+	left  answer
+	seen  map[[sha256.Size]byte]bool // URLs by hash: they may be long
+}
+
+func (r *Registry) newBudget() *budget {
+	return &budget{pages: r.limit.Pages, left: answer{what: "the list", bytes: r.limit.ListBytes}, seen: make(map[[sha256.Size]byte]bool)}
+}
+
+// pageReader reads a page of a list, whose URL is `at`. It returns the URL of the next page, nil if there is
+// none.
+type pageReader func(res *http.Response, content io.Reader, at *url.URL) (*url.URL, error)
+
+// follow requests the pages of a list, one after the other, beginning at `next`.
+func (r *Registry) follow(ctx context.Context, client *http.Client, next *url.URL, b *budget, read pageReader) error {
+	doing := "reading the list " + r.host.Name() + next.Path
+	for next != nil {
 		hash := sha256.Sum256([]byte(next.String()))
 		switch {
-		case page > r.limit.Pages:
+		case b.pages == 0:
 			return &Error{text: fmt.Sprintf("%s: it has more than %d pages", doing, r.limit.Pages)}
-		case seen[hash]:
+		case b.seen[hash]:
 			return &Error{text: fmt.Sprintf("%s: its pages lead in a circle, to %s", doing, shortURL(next))}
 		}
-		seen[hash] = true
+		b.seen[hash] = true
+		b.pages--
 		var err error
-		if next, left.bytes, err = r.page(ctx, client, next, doing, left, read); err != nil {
+		if next, err = r.page(ctx, client, next, doing, b, read); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// page reads a page. It returns the next one's URL, nil if there is none, and how many bytes of the
-// limit are left.
-func (r *Registry) page(ctx context.Context, client *http.Client, u *url.URL, doing string, limit answer, read func(*http.Response, io.Reader) error) (*url.URL, int64, error) {
-	res, err := get(withAnswer(ctx, limit), client, http.MethodGet, u, "")
+// page reads a page. It returns the next one's URL, nil if there is none.
+func (r *Registry) page(ctx context.Context, client *http.Client, u *url.URL, doing string, b *budget, read pageReader) (*url.URL, error) {
+	res, err := get(withAnswer(ctx, b.left), client, http.MethodGet, u, "")
 	if err != nil {
-		return nil, 0, failed(doing, err)
+		return nil, failed(doing, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, 0, refused(doing, res)
+		return nil, refused(doing, res)
 	}
 	defer res.Body.Close() //nolint:errcheck // only read
-	content, err := plain(res, limit)
-	if err == nil {
-		err = read(res, content)
-	}
+	content, err := plain(res, b.left)
 	if err != nil {
-		return nil, 0, failed(doing, err)
+		return nil, failed(doing, err)
 	}
-	next, err := r.next(res, u)
+	next, err := read(res, content, u)
 	if err != nil {
-		return nil, 0, failed(doing, err)
+		return nil, failed(doing, err)
 	}
-	return next, content.left, nil
+	b.left.bytes = content.left
+	return next, nil
 }
 
 // next returns the URL of the next page. It must be of the registry too.
@@ -224,26 +260,37 @@ func decodeNames(r io.Reader, key string, add func(string) error) error {
 			}
 			continue
 		}
-		switch t, err := d.Token(); {
-		case err != nil:
-			return notJSON(err)
-		case t == nil: // null: an empty list
-			continue
-		case t != json.Delim('['):
-			return notJSON(nil)
-		}
-		for d.More() {
+		err = elements(d, func() error {
 			t, err := d.Token()
 			text, ok := t.(string)
 			if err != nil || !ok {
 				return notJSON(err)
 			}
-			if err := add(text); err != nil {
-				return err
-			}
+			return add(text)
+		})
+		if err != nil {
+			return err
 		}
-		if _, err := d.Token(); err != nil {
-			return notJSON(err)
+	}
+	if _, err := d.Token(); err != nil {
+		return notJSON(err)
+	}
+	return nil
+}
+
+// elements calls `each` before each element of an array, which it reads. null is an empty array.
+func elements(d *json.Decoder, each func() error) error {
+	switch t, err := d.Token(); {
+	case err != nil:
+		return notJSON(err)
+	case t == nil:
+		return nil
+	case t != json.Delim('['):
+		return notJSON(nil)
+	}
+	for d.More() {
+		if err := each(); err != nil {
+			return err
 		}
 	}
 	if _, err := d.Token(); err != nil {

@@ -142,22 +142,33 @@ type target interface {
 	Scope(action string) string
 }
 
+// auth returns the credentials for something in the registry.
+func (r *Registry) auth(ctx context.Context, of authn.Resource) (authn.Authenticator, error) {
+	if r.opt.Keychain == nil {
+		return authn.Anonymous, nil
+	}
+	auth, err := authn.Resolve(ctx, r.opt.Keychain, of)
+	if err != nil {
+		return nil, fmt.Errorf("finding the credentials for %s: %w", r.host.Name(), err)
+	}
+	return auth, nil
+}
+
 // login returns a client that is logged in. Its requests are bounded by the guard.
 func (r *Registry) login(ctx context.Context, of target) (*http.Client, error) {
-	auth := authn.Anonymous
-	if r.opt.Keychain != nil {
-		var err error
-		if auth, err = authn.Resolve(ctx, r.opt.Keychain, of); err != nil {
-			return nil, fmt.Errorf("finding the credentials for %s: %w", r.host.Name(), err)
-		}
+	auth, err := r.auth(ctx, of)
+	if err != nil {
+		return nil, err
 	}
-	agent := transport.NewUserAgent(r.guard, r.opt.Agent)
-	logged, err := transport.NewWithContext(ctx, r.host, auth, agent, []string{of.Scope(transport.PullScope)})
+	logged, err := transport.NewWithContext(ctx, r.host, auth, r.transport(), []string{of.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, failed("logging in to "+r.host.Name(), err)
 	}
 	return &http.Client{Transport: logged, CheckRedirect: r.redirect}, nil
 }
+
+// transport returns the guard, with the name of the agent.
+func (r *Registry) transport() http.RoundTripper { return transport.NewUserAgent(r.guard, r.opt.Agent) }
 
 // redirect is the CheckRedirect of clients: it counts redirects, and refuses one that leads back,
 // and one from https to http for content that no digest verifies.
