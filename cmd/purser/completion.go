@@ -6,6 +6,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/upstream"
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
@@ -14,6 +15,7 @@ import (
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
 		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled", "max_bytes", "untagged"},
+		"catalog": upstream.CatalogKinds(),
 	}
 	for _, p := range autoprune.Presets {
 		words["preset"] = append(words["preset"], p.Name)

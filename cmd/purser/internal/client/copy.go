@@ -1,6 +1,9 @@
 package client
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"regexp"
@@ -14,6 +17,8 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/cmd/purser/internal/mirror"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/operatorfile"
+	"github.com/purser-registry/purser/internal/upstream"
 )
 
 func copyCommand(src *command.Source) *cobra.Command {
@@ -27,10 +32,14 @@ func copyCommand(src *command.Source) *cobra.Command {
 			"that the source no longer has stay. It goes on after what can't be copied; the exit code is 1 then.\n\n" +
 			"The source's credentials are those of docker's configuration (\"docker login\"). Another host at which\n" +
 			"the source lets clients log in gets them too, by https, and is named.\n\n" +
+			"--catalog lists the repositories by the API of a product where /v2/_catalog is missing or isn't for\n" +
+			"everybody. SOURCE then ends with a slash behind a project of Harbor, a namespace of Quay or Docker Hub,\n" +
+			"or a group or project of GitLab. Harbor's may also be HOST.\n\n" +
 			"The source isn't trusted: what it can make the command do is limited. --limit changes a limit:\n" + limitsHelp(),
 		Example: "  purser copy docker.io/library/alpine mirror/alpine --tags '^3\\.'\n" +
 			"  purser copy registry.example.com/team/\n" +
-			"  purser copy old.example.com --repositories '^(app|web)/' --dry-run",
+			"  purser copy old.example.com --repositories '^(app|web)/' --dry-run\n" +
+			"  purser copy harbor.example.com/acme/ --catalog harbor",
 		Args: cobra.RangeArgs(1, 2),
 	}
 	out := command.AddFormat(cmd)
@@ -41,6 +50,9 @@ func copyCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.NoReferrers, "no-referrers", false, "leave out what is attached to images by referrers")
 	cmd.Flags().BoolVar(&o.PlainHTTP, "source-plain-http", false, "speak plain http to the source")
 	cmd.Flags().Var(listFlag{&o.Trusted, checkHost}, "trust-host", "let the source lead to this `HOST` at an address that isn't public, and send it credentials by plain http too")
+	var catalog string
+	textFlag(cmd, &catalog, "catalog", "", "list the source's repositories by the API of `PRODUCT`: "+strings.Join(upstream.CatalogKinds(), ", ")+"; PRODUCT=HOST if another host has it", checkCatalog)
+	authorities := cmd.Flags().String("source-ca", "", "trust the certificate authorities in this PEM `FILE` too, at the source and where it leads")
 	cmd.Flags().Var(&limitsFlag{&o.Limits}, "limit", "change a limit on what the source can do, as in `NAME=VALUE`; may be repeated")
 	repositories := cmd.Flags().String("repositories", "", "copy only the repositories in whose name this `REGEXP` is found")
 	tags := cmd.Flags().String("tags", "", "copy only the tags in whose name this `REGEXP` is found, and what is attached to their images")
@@ -50,6 +62,14 @@ func copyCommand(src *command.Source) *cobra.Command {
 		}
 		if o.Tags, err = pattern("tags", *tags); err != nil {
 			return err
+		}
+		if catalog != "" {
+			if o.Catalog, err = upstream.ParseCatalog(catalog); err != nil {
+				return err
+			}
+		}
+		if o.TLS, err = sourceTLS(cmd.Context(), *authorities); err != nil {
+			return command.Usagef("--source-ca: %w", err)
 		}
 		o.Source, o.Server = args[0], c.Server()
 		if len(args) > 1 {
@@ -80,6 +100,31 @@ func copyCommand(src *command.Source) *cobra.Command {
 		return nil
 	})
 	return addServer(cmd)
+}
+
+func checkCatalog(text string) error {
+	_, err := upstream.ParseCatalog(text)
+	return err
+}
+
+// sourceTLS returns the configuration that trusts the authorities in a PEM file, and those of the system:
+// the source may lead to hosts that these know. It returns nil without a file.
+func sourceTLS(ctx context.Context, path string) (*tls.Config, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := operatorfile.Read(ctx, path, operatorfile.MaxPEM)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	if !pool.AppendCertsFromPEM(file.Text) {
+		return nil, fmt.Errorf("%s: %w", path, operatorfile.ErrNoCertificate)
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
 // copyProgress tells on a line what a copy does, and collects the tags that it has looked at.

@@ -79,6 +79,37 @@ func TestEmptiedRepository(t *testing.T) {
 	}
 }
 
+// TestCopyByAPI expects that the repositories that a product's API lists are copied, though the registry has
+// no catalog, and that the API isn't asked for one repository.
+func TestCopyByAPI(t *testing.T) {
+	t.Parallel()
+	s, d := newSource(t), newDestination(t)
+	s.image("one", "v1")
+	s.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		switch r.URL.Path {
+		case "/v2/_catalog":
+			w.WriteHeader(http.StatusUnauthorized)
+		case "/api/v2.0/projects":
+			w.Write([]byte(`[{"name":"app"}]`)) //nolint:errcheck // the client may have gone
+		case "/api/v2.0/projects/app/repositories":
+			w.Write([]byte(`[{"name":"app"}]`)) //nolint:errcheck // as above
+		default:
+			return false
+		}
+		return true
+	}
+	if _, _, err := copyAll(t, d, Options{Source: s.host()}); err == nil || !strings.Contains(err.Error(), "--catalog") {
+		t.Errorf("without a catalog: %v", err)
+	}
+	harbor := upstream.Catalog{Kind: upstream.Harbor}
+	if sum, tags, err := copyAll(t, d, Options{Source: s.host(), Catalog: harbor, To: "here"}); err != nil || sum != (Summary{Repositories: 1, Copied: 1}) {
+		t.Errorf("%+v %+v %v", sum, tags, err)
+	}
+	if _, _, err := copyAll(t, d, Options{Source: s.host() + "/app", Catalog: harbor}); err == nil || !strings.Contains(err.Error(), "one repository") {
+		t.Errorf("one repository: %v", err)
+	}
+}
+
 // TestPagesInCircle expects an error if a page of a list names itself, or one before, as the next.
 func TestPagesInCircle(t *testing.T) {
 	t.Parallel()

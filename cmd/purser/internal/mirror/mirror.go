@@ -12,6 +12,7 @@ package mirror
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,7 +37,9 @@ type Options struct {
 	// all repositories of a registry (HOST). For the last two the registry must have a catalog.
 	// The credentials are those of docker's configuration.
 	Source    string
-	PlainHTTP bool // speak plain http to the source; registries on this machine are spoken to so anyway
+	Catalog   upstream.Catalog // by which several repositories are listed
+	TLS       *tls.Config      // for the source; nil: the system's certificate authorities
+	PlainHTTP bool             // speak plain http to the source; registries on this machine are spoken to so anyway
 	// Trusted are further hosts to which the source may lead although their addresses aren't public,
 	// and which may get its credentials by plain http.
 	Trusted []string
@@ -144,10 +147,13 @@ func (c *copier) open() error {
 			return fmt.Errorf("%q is no repository: %w", upstream.Printable(c.Source), err)
 		}
 		c.from, c.prefix, c.single = r.Registry, r.RepositoryStr(), true
+		if c.Catalog.Kind != "" {
+			return fmt.Errorf("%s is one repository, for which no catalog is needed; all below it are %[1]s/", upstream.Printable(c.Source))
+		}
 	}
 	c.source, err = upstream.Open(upstream.Options{
 		Host: c.from.RegistryStr(), PlainHTTP: c.PlainHTTP, Keychain: authn.DefaultKeychain, Agent: agent,
-		Trusted: c.Trusted, CredentialsTo: c.CredentialsTo, Proxy: http.ProxyFromEnvironment, Limits: c.Limits,
+		Trusted: c.Trusted, CredentialsTo: c.CredentialsTo, Proxy: http.ProxyFromEnvironment, TLS: c.TLS, Limits: c.Limits,
 	})
 	if err != nil {
 		return err
@@ -183,9 +189,13 @@ func (c *copier) repositories(ctx context.Context) ([]string, error) {
 	var list upstream.Names
 	if !c.single {
 		var err error
-		list, err = c.source.Repositories(ctx, func(n string) bool { return strings.HasPrefix(n, c.prefix) && selected(n) })
-		if e, ok := errors.AsType[*upstream.Error](err); ok && e.Status != 0 {
-			err = fmt.Errorf("%w; a registry without a catalog gives its repositories only one by one: HOST/REPOSITORY", err)
+		if c.Catalog.Kind != "" {
+			list, err = c.source.RepositoriesBy(ctx, c.Catalog, c.prefix, selected)
+		} else {
+			list, err = c.source.Repositories(ctx, func(n string) bool { return strings.HasPrefix(n, c.prefix) && selected(n) })
+			if e, ok := errors.AsType[*upstream.Error](err); ok && e.Status != 0 {
+				err = fmt.Errorf("%w; a registry without a catalog gives its repositories by its own API (--catalog), or only one by one: HOST/REPOSITORY", err)
+			}
 		}
 		if err != nil {
 			return nil, err
