@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -59,11 +60,11 @@ const apiPageSize = 100
 // Docker Hub, a group or project of GitLab, each with what may follow in their repositories' names. With
 // Harbor it may be "", which stands for all projects.
 func (r *Registry) RepositoriesBy(ctx context.Context, c Catalog, below string, keep func(name string) bool) (Names, error) {
-	a, err := r.openAPI(ctx, c)
+	a, err := r.OpenAPI(ctx, c)
 	if err != nil {
 		return Names{}, err
 	}
-	defer a.close(r)
+	defer a.Close()
 	names := r.collect(oci.ValidateName, func(n string) bool { return strings.HasPrefix(n+"/", below) && keep(n) })
 	owner := strings.Trim(below, "/")
 	if c.Kind != GitLab {
@@ -88,15 +89,16 @@ func (r *Registry) RepositoriesBy(ctx context.Context, c Catalog, below string, 
 	return names.list, err
 }
 
-// api is the API of a product.
-type api struct {
-	*Registry // at the host that has the API
-	client    *http.Client
-	budget    *budget
+// API is the API of a product. What is read of it has the limits of one list.
+type API struct {
+	at     *Registry // the host that has the API
+	of     *Registry // the registry
+	client *http.Client
+	budget *budget
 }
 
-// openAPI returns a client of the API that c names, with the registry's credentials.
-func (r *Registry) openAPI(ctx context.Context, c Catalog) (*api, error) {
+// OpenAPI returns a client of the API that c names, with the registry's credentials.
+func (r *Registry) OpenAPI(ctx context.Context, c Catalog) (*API, error) {
 	host, err := r.apiHost(c)
 	if err != nil {
 		return nil, err
@@ -109,20 +111,20 @@ func (r *Registry) openAPI(ctx context.Context, c Catalog) (*api, error) {
 			return nil, err
 		}
 	}
-	a := &api{Registry: at, budget: r.newBudget()}
-	authorization, err := a.authorization(ctx, c.Kind, r)
+	a := &API{at: at, of: r, budget: r.newBudget()}
+	authorization, err := a.authorization(ctx, c.Kind)
 	if err != nil {
-		a.close(r)
+		a.Close()
 		return nil, err
 	}
 	a.client = a.clientWith(authorization)
 	return a, nil
 }
 
-// close closes connections that nothing uses, unless they are those of the registry.
-func (a *api) close(of *Registry) {
-	if a.Registry != of {
-		a.Close()
+// Close closes connections that nothing uses, unless they are those of the registry.
+func (a *API) Close() {
+	if a.at != a.of {
+		a.at.Close()
 	}
 }
 
@@ -146,14 +148,14 @@ func (r *Registry) apiHost(c Catalog) (string, error) {
 
 // clientWith returns a client of the API that sends an Authorization header unless it is "". It follows
 // redirects only within the host.
-func (a *api) clientWith(authorization string) *http.Client {
+func (a *API) clientWith(authorization string) *http.Client {
 	return &http.Client{
-		Transport: &authorized{a.transport(), authorization},
+		Transport: &authorized{a.at.transport(), authorization},
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
-			if !a.guard.isSource(next.URL) {
+			if !a.at.guard.isSource(next.URL) {
 				return fmt.Errorf("it is redirected to %s, and requests with credentials stay at their host", shortURL(next.URL))
 			}
-			return a.redirect(next, via)
+			return a.at.redirect(next, via)
 		},
 	}
 }
@@ -175,7 +177,8 @@ func (t *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // authorization returns the Authorization header by which the API takes the credentials for a
 // registry, "" if there are none.
-func (a *api) authorization(ctx context.Context, kind string, of *Registry) (string, error) {
+func (a *API) authorization(ctx context.Context, kind string) (string, error) {
+	of := a.of
 	auth, err := of.auth(ctx, of.host)
 	if err != nil {
 		return "", err
@@ -193,8 +196,8 @@ func (a *api) authorization(ctx context.Context, kind string, of *Registry) (str
 		// Without credentials the API would list what is public, and say nothing of the rest.
 		return "", fmt.Errorf("Quay's API takes no password of %s: log in to %s with the name $oauthtoken and an OAuth token, or list by /v2/_catalog", Printable(have.Username), of.host.Name())
 	}
-	if a.Registry != of {
-		of.guard.credentialsTo(a.host.Name())
+	if a.at != of {
+		of.guard.credentialsTo(a.at.host.Name())
 	}
 	switch kind {
 	case Harbor:
@@ -207,9 +210,9 @@ func (a *api) authorization(ctx context.Context, kind string, of *Registry) (str
 }
 
 // dockerHubToken exchanges a password or an access token for the token of a session.
-func (a *api) dockerHubToken(ctx context.Context, user, password string) (string, error) {
+func (a *API) dockerHubToken(ctx context.Context, user, password string) (string, error) {
 	u := a.url("/v2/auth/token", nil)
-	doing := "logging in to " + a.host.Name()
+	doing := "logging in to " + a.at.host.Name()
 	body, err := json.Marshal(map[string]string{"identifier": user, "secret": password})
 	if err != nil {
 		return "", err
@@ -243,27 +246,45 @@ func (a *api) dockerHubToken(ctx context.Context, user, password string) (string
 	return answer.Token, nil
 }
 
-// url returns a URL of the API. The path is escaped already.
-func (a *api) url(path string, query url.Values) *url.URL {
-	u := &url.URL{Scheme: a.host.Scheme(), Host: a.host.RegistryStr(), RawPath: path, RawQuery: query.Encode()}
+// Path returns a path of an API: each part is escaped, with a slash before it.
+func Path(parts ...string) string {
+	path := ""
+	for _, part := range parts {
+		path += "/" + url.PathEscape(part)
+	}
+	return path
+}
+
+// url returns a URL of the API. The path is made by Path.
+func (a *API) url(path string, query url.Values) *url.URL {
+	u := &url.URL{Scheme: a.at.host.Scheme(), Host: a.at.host.RegistryStr(), RawPath: path, RawQuery: query.Encode()}
 	u.Path, _ = url.PathUnescape(path) //nolint:errcheck // it was escaped here
 	return u
 }
 
-// entry is a repository or project in a list.
-type entry struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
-	Path      string `json:"path"`
+// Get reads an object.
+func (a *API) Get(ctx context.Context, path string, query url.Values, out any) error {
+	return a.at.follow(ctx, a.client, a.url(path, query), a.budget, func(_ *http.Response, content io.Reader, _ *url.URL) (*url.URL, error) {
+		if err := json.NewDecoder(content).Decode(out); err != nil {
+			return nil, notJSON(err)
+		}
+		return nil, nil
+	})
 }
 
-// numbered reads a list whose pages have numbers. Whether there is another one says the Link header, if
-// key is "", or else the member "next" of the page's object, in which key is the member with the list.
-// The address there isn't followed.
-func (a *api) numbered(ctx context.Context, path, size, key string, add func(entry) error) error {
-	query := url.Values{size: {strconv.Itoa(apiPageSize)}, "page": {"1"}}
+// Each passes the elements of a list to `add`, page by page. The pages have numbers, and `size` is the
+// parameter that says how many elements they have. Whether there is another page says the Link header, if
+// key is "", or else the member "next" of the page's object, in which key is the member with the list. The
+// address there isn't followed.
+func Each[T any](ctx context.Context, a *API, path string, query url.Values, size, key string, add func(T) error) error {
+	query = maps.Clone(query)
+	if query == nil {
+		query = url.Values{}
+	}
+	query.Set(size, strconv.Itoa(apiPageSize))
+	query.Set("page", "1")
 	page := 1
-	return a.follow(ctx, a.client, a.url(path, query), a.budget, func(res *http.Response, content io.Reader, _ *url.URL) (*url.URL, error) {
+	return a.at.follow(ctx, a.client, a.url(path, query), a.budget, func(res *http.Response, content io.Reader, _ *url.URL) (*url.URL, error) {
 		next, err := decodeEntries(content, key, "next", add)
 		if err != nil || next == "" && nextLink(res.Header.Values("Link")) == "" {
 			return nil, err
@@ -274,16 +295,23 @@ func (a *api) numbered(ctx context.Context, path, size, key string, add func(ent
 	})
 }
 
+// entry is a repository or project in a list.
+type entry struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	Path      string `json:"path"`
+}
+
 // harbor lists the repositories of all projects that the account sees. There is a list of all
 // repositories too, but to somebody who logs in by OpenID Connect it shows only what is public.
-func (a *api) harbor(ctx context.Context, names *collector) error {
+func (a *API) harbor(ctx context.Context, names *collector) error {
 	var projects []string
-	err := a.numbered(ctx, "/api/v2.0/projects", "page_size", "", func(e entry) error {
+	err := Each(ctx, a, "/api/v2.0/projects", nil, "page_size", "", func(e entry) error {
 		if oci.ValidateName(e.Name) != nil {
 			return names.add(e.Name) // which tells of it
 		}
-		if len(projects) == a.limit.Names {
-			return fmt.Errorf("it has more than %d names", a.limit.Names)
+		if len(projects) == a.at.limit.Names {
+			return fmt.Errorf("it has more than %d names", a.at.limit.Names)
 		}
 		projects = append(projects, e.Name)
 		return nil
@@ -297,15 +325,14 @@ func (a *api) harbor(ctx context.Context, names *collector) error {
 	return err
 }
 
-func (a *api) harborProject(ctx context.Context, project string, names *collector) error {
-	return a.numbered(ctx, "/api/v2.0/projects/"+url.PathEscape(project)+"/repositories", "page_size", "", func(e entry) error { return names.add(e.Name) })
+func (a *API) harborProject(ctx context.Context, project string, names *collector) error {
+	return Each(ctx, a, "/api/v2.0/projects"+Path(project, "repositories"), nil, "page_size", "", func(e entry) error { return names.add(e.Name) })
 }
 
 // gitlab lists the repositories of a group with its subgroups, or those of a project.
-func (a *api) gitlab(ctx context.Context, owner string, names *collector) error {
+func (a *API) gitlab(ctx context.Context, owner string, names *collector) error {
 	list := func(kind string) error {
-		path := "/api/v4/" + kind + "/" + url.PathEscape(owner) + "/registry/repositories"
-		return a.numbered(ctx, path, "per_page", "", func(e entry) error { return names.add(e.Path) })
+		return Each(ctx, a, "/api/v4/"+kind+Path(owner)+"/registry/repositories", nil, "per_page", "", func(e entry) error { return names.add(e.Path) })
 	}
 	err := list("groups")
 	if Missing(err) && strings.Contains(owner, "/") {
@@ -314,16 +341,15 @@ func (a *api) gitlab(ctx context.Context, owner string, names *collector) error 
 	return err
 }
 
-func (a *api) dockerHub(ctx context.Context, namespace string, names *collector) error {
-	path := "/v2/namespaces/" + url.PathEscape(namespace) + "/repositories"
-	return a.numbered(ctx, path, "page_size", "results", func(e entry) error { return names.add(e.Namespace + "/" + e.Name) })
+func (a *API) dockerHub(ctx context.Context, namespace string, names *collector) error {
+	return Each(ctx, a, "/v2/namespaces"+Path(namespace, "repositories"), nil, "page_size", "results", func(e entry) error { return names.add(e.Namespace + "/" + e.Name) })
 }
 
 // quay lists the repositories of a namespace. Each page has a token for the next.
-func (a *api) quay(ctx context.Context, namespace string, names *collector) error {
+func (a *API) quay(ctx context.Context, namespace string, names *collector) error {
 	query := url.Values{"namespace": {namespace}, "public": {"true"}}
 	const path = "/api/v1/repository"
-	return a.follow(ctx, a.client, a.url(path, query), a.budget, func(_ *http.Response, content io.Reader, _ *url.URL) (*url.URL, error) {
+	return a.at.follow(ctx, a.client, a.url(path, query), a.budget, func(_ *http.Response, content io.Reader, _ *url.URL) (*url.URL, error) {
 		next, err := decodeEntries(content, "repositories", "next_page", func(e entry) error { return names.add(e.Namespace + "/" + e.Name) })
 		if err != nil || next == "" {
 			return nil, err
@@ -335,11 +361,11 @@ func (a *api) quay(ctx context.Context, namespace string, names *collector) erro
 
 // decodeEntries passes the elements of an array to `add`, as they come. With a key the array is a member
 // of an object, whose text `nextKey` is returned.
-func decodeEntries(r io.Reader, key, nextKey string, add func(entry) error) (next string, err error) {
+func decodeEntries[T any](r io.Reader, key, nextKey string, add func(T) error) (next string, err error) {
 	d := json.NewDecoder(r)
 	array := func() error {
 		return elements(d, func() error {
-			var e entry
+			var e T
 			if err := d.Decode(&e); err != nil {
 				return notJSON(err)
 			}

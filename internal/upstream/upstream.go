@@ -15,6 +15,9 @@
 //     only if the registry is at such an address. Credentials go to other hosts only by https,
 //     and [Options].CredentialsTo is told which ones.
 //   - What a registry says in errors is bounded, and printable.
+//
+// The APIs of Harbor, Quay, GitLab and Docker Hub, which list repositories where a registry has no
+// catalog, are read within the same bounds ([Registry.RepositoriesBy], [API]).
 package upstream
 
 import (
