@@ -116,6 +116,7 @@ var layers = map[string]rule{
 	"cmd/purser/internal/report":      {layer: 7}, // what a host or a cluster runs
 	"cmd/purser/internal/report/kube": {layer: 7, also: []string{"cmd/purser/internal/report"}},
 	"cmd/purser/internal/mirror":      {layer: 7}, // copies repositories of other registries
+	"cmd/purser/internal/takeover":    {layer: 7}, // plans what a namespace gets of another product's project
 	"cmd/purser/internal/client":      {layer: 8}, // commands that ask a registry over the management API
 	"cmd/purser/internal/operate":     {layer: 8}, // commands on the database and the store
 	"cmd/purser/internal/serve":       {layer: 8}, // the running of a server

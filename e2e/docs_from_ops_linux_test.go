@@ -14,9 +14,9 @@ import (
 )
 
 // startProduct starts a registry that stands for another product's, with two tags of acme/app and one of
-// acme/team/web and of library/alpine. It has a catalog, or an API with answers as the product documents
-// them, by path. It returns the registry's HOST:PORT.
-func (d *daily) startProduct(api map[string]string) string {
+// acme/team/web and of library/alpine. It has a catalog or not, and an API with answers as the product
+// documents them, by path. It returns the registry's HOST:PORT.
+func (d *daily) startProduct(catalog bool, api map[string]string) string {
 	d.t.Helper()
 	images := foreign.New(foreign.Logger(log.New(io.Discard, "", 0)), foreign.WithReferrersSupport(true))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -25,7 +25,7 @@ func (d *daily) startProduct(api map[string]string) string {
 		case ok:
 			w.Header().Set("Content-Type", "application/json")
 			io.WriteString(w, answer) //nolint:errcheck // the client may have gone
-		case api != nil && r.URL.Path == "/v2/_catalog":
+		case !catalog && r.URL.Path == "/v2/_catalog":
 			w.WriteHeader(http.StatusUnauthorized)
 		default:
 			images.ServeHTTP(w, r)
@@ -60,7 +60,11 @@ func (d *daily) fromOther(app string, others ...string) {
 
 func TestOpsDocsFromHarbor(t *testing.T) {
 	d := newDaily(t, "docs/from-harbor.md")
-	d.values["harbor.example.com"] = d.startProduct(map[string]string{
+	d.values["--namespace acme"] = "--namespace acme --yes"
+	d.values["harbor.example.com"] = d.startProduct(false, map[string]string{
+		"/api/v2.0/projects/acme":                 `{"project_id":2,"name":"acme","metadata":{}}`,
+		"/api/v2.0/projects/acme/members":         `[]`,
+		"/api/v2.0/robots":                        `[{"name":"robot$acme+ci","expires_at":-1,"permissions":[{"access":[{"resource":"repository","action":"push"}]}]}]`,
 		"/api/v2.0/projects":                      `[{"project_id":1,"name":"library"},{"project_id":2,"name":"acme"}]`,
 		"/api/v2.0/projects/library/repositories": `[{"id":1,"name":"library/alpine"}]`,
 		"/api/v2.0/projects/acme/repositories":    `[{"id":2,"name":"acme/app"},{"id":3,"name":"acme/team/web"}]`,
@@ -70,16 +74,25 @@ func TestOpsDocsFromHarbor(t *testing.T) {
 
 func TestOpsDocsFromQuay(t *testing.T) {
 	d := newDaily(t, "docs/from-quay.md")
-	d.values["quay.example.com"] = d.startProduct(nil)
+	d.values["--namespace acme"] = "--namespace acme --yes"
+	d.values["quay.example.com"] = d.startProduct(true, map[string]string{
+		"/api/v1/organization/acme":                             `{"name":"acme","teams":{"developers":{"name":"developers","role":"creator"}}}`,
+		"/api/v1/organization/acme/team/developers/members":     `{"members":[]}`,
+		"/api/v1/organization/acme/team/developers/permissions": `{"permissions":[{"repository":{"name":"app"},"role":"write"}]}`,
+		"/api/v1/organization/acme/robots":                      `{"robots":[{"name":"acme+ci","description":""}]}`,
+		"/api/v1/organization/acme/robots/ci/permissions":       `{"permissions":[]}`,
+		"/api/v1/organization/acme/autoprunepolicy/":            `{"policies":[{"uuid":"1","method":"number_of_tags","value":10}]}`,
+		"/api/v1/repository":                                    `{"repositories":[{"namespace":"acme","name":"app"}]}`,
+	})
 	d.fromOther("acme/app", "acme/team/web")
-	public := d.startProduct(map[string]string{"/api/v1/repository": `{"repositories":[{"namespace":"acme","name":"app"}]}`})
+	public := d.startProduct(false, map[string]string{"/api/v1/repository": `{"repositories":[{"namespace":"acme","name":"app"}]}`})
 	d.values["quay.io"] = public
 	d.expect(d.Inline("purser copy quay.io/acme/ --catalog quay"), "2 tags of 1 repository")
 }
 
 func TestOpsDocsFromGitLab(t *testing.T) {
 	d := newDaily(t, "docs/from-gitlab.md")
-	host := d.startProduct(map[string]string{"/api/v4/groups/acme/registry/repositories": `[{"id":1,"name":"","path":"acme/app"},{"id":2,"name":"web","path":"acme/team/web"}]`})
+	host := d.startProduct(false, map[string]string{"/api/v4/groups/acme/registry/repositories": `[{"id":1,"name":"","path":"acme/app"},{"id":2,"name":"web","path":"acme/team/web"}]`})
 	d.values["registry.gitlab.com/acme/ --catalog gitlab"] = host + "/acme/ --catalog gitlab=" + host
 	d.values["registry.gitlab.com/acme/ mirror --catalog gitlab"] = host + "/acme/ mirror --catalog gitlab=" + host
 	d.values["registry.gitlab.example.com/acme/ --catalog gitlab=gitlab.example.com"] = host + "/acme/ --catalog gitlab=" + host
@@ -90,13 +103,13 @@ func TestOpsDocsFromGitLab(t *testing.T) {
 
 func TestOpsDocsFromNexus(t *testing.T) {
 	d := newDaily(t, "docs/from-nexus.md")
-	d.values["nexus.example.com:8082"] = d.startProduct(nil)
+	d.values["nexus.example.com:8082"] = d.startProduct(true, nil)
 	d.fromOther("acme/acme/app", "acme/library/alpine")
 }
 
 func TestOpsDocsFromDockerHub(t *testing.T) {
 	d := newDaily(t, "docs/from-docker-hub.md")
-	host := d.startProduct(map[string]string{"/v2/namespaces/acme/repositories": `{"count":1,"next":null,"results":[{"namespace":"acme","name":"app"}]}`})
+	host := d.startProduct(false, map[string]string{"/v2/namespaces/acme/repositories": `{"count":1,"next":null,"results":[{"namespace":"acme","name":"app"}]}`})
 	d.values["docker.io/acme/ --catalog dockerhub"] = host + "/acme/ --catalog dockerhub=" + host
 	d.values["docker.io/library/alpine"] = host + "/library/alpine"
 	d.fromOther("acme/app", "mirror/alpine")

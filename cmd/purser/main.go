@@ -39,7 +39,8 @@ func main() {
 
 func newRoot(src *command.Source) *cobra.Command {
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serve.Command(src), demo.Command(), serve.HashCommand(), manualCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
+		[]*cobra.Command{serve.Command(src), demo.Command(), serve.HashCommand(), manualCommand(), command.VersionCommand()}, operate.Commands(src, client.ImportCommands(src)...),
+		client.Commands(src, operate.RecoverCommand(src)))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

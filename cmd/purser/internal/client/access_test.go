@@ -13,6 +13,8 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -30,7 +32,16 @@ type office struct {
 
 func newOffice(t *testing.T) *office {
 	t.Helper()
-	r := servertest.Setup(t, func(o *servertest.Options) { o.Access = &auth.Options{} })
+	dsn := dbtest.DSN(t)
+	pool := dbtest.Open(t, dsn)
+	r := servertest.NewReplica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
+		o.Access = &auth.Options{}
+		var err error
+		if o.Management.Autoprune, err = autoprune.New(autoprune.Options{DB: pool, Catalog: o.Catalog, Log: o.Log}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r.Listen(t)
 	r.AddAccount(t, "root", true)
 	a := r.Do(t, http.MethodPost, "/api/v1/organization", `{"name": "acme"}`, append(servertest.As("root"), "Content-Type", "application/json")...)
 	if a.StatusCode != http.StatusCreated {

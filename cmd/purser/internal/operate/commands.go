@@ -10,10 +10,10 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-// Commands returns the commands for operators.
-func Commands(src *command.Source) []*cobra.Command {
+// Commands returns the commands for operators. `ofImport` become subcommands of the command "import".
+func Commands(src *command.Source, ofImport ...*cobra.Command) []*cobra.Command {
 	return []*cobra.Command{
 		configCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), storeCommand(src),
-		backupCommand(src), restoreCommand(src), moveCommand(src), importCommand(src), looseCommand(src), doctorCommand(src), healthCommand(src),
+		backupCommand(src), restoreCommand(src), moveCommand(src), importCommand(src, ofImport), looseCommand(src), doctorCommand(src), healthCommand(src),
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/purser-registry/purser/internal/registryimport"
 )
 
-func importCommand(src *command.Source) *cobra.Command {
+func importCommand(src *command.Source, more []*cobra.Command) *cobra.Command {
 	o := registryimport.Options{Parallel: 4}
 	cmd := &cobra.Command{
 		Use:   "import [DIRECTORY]",
@@ -38,10 +38,15 @@ func importCommand(src *command.Source) *cobra.Command {
 			"images that were skipped or left out. Only then does garbage collection delete the files that are no\n" +
 			"longer in use, and \"purser check --repair\" the others. This can't be undone. It looks first whether\n" +
 			"the other registry got tags since the last import, names what was skipped, and asks.\n\n" +
-			"The exit code is 0 when all was imported, 1 after an error, and 4 when something was skipped.",
+			"The exit code is 0 when all was imported, 1 after an error, and 4 when something was skipped.\n\n" +
+			"\"import harbor\" and \"import quay\" make what these products have besides images, by their APIs. A DIRECTORY\n" +
+			"of such a name is ./harbor or ./quay.",
 		Example: "  purser import --dry-run\n  purser import --untagged --to old\n  purser import --finish",
 		Args:    cobra.MaximumNArgs(1),
+
+		Annotations: map[string]string{command.TakesArguments: "yes"},
 	}
+	cmd.AddCommand(more...)
 	out := command.AddFormat(cmd)
 	f := cmd.Flags()
 	f.Lookup("output").Usage = "print `FORMAT`: text, or json with one skipped thing per line and a summary last"
