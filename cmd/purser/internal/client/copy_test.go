@@ -1,13 +1,56 @@
 package client
 
 import (
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/upstream"
 )
+
+// TestSourceCA expects that --source-ca trusts what the authorities in the file have signed, besides what the
+// system trusts, and refuses a file without one.
+func TestSourceCA(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	path := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, trusted := range map[string]bool{path: true, "": false} {
+		cfg, err := sourceTLS(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{TLSClientConfig: cfg}
+		res, err := (&http.Client{Transport: transport}).Get(s.URL)
+		if (err == nil) != trusted {
+			t.Errorf("--source-ca %q: %v", file, err)
+		}
+		if err == nil {
+			res.Body.Close() //nolint:errcheck // empty
+		}
+		transport.CloseIdleConnections()
+	}
+	if err := os.WriteFile(path, []byte("none"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sourceTLS(t.Context(), path); !errors.Is(err, operatorfile.ErrNoCertificate) {
+		t.Errorf("a file without a certificate: %v", err)
+	}
+}
 
 // TestCopyLimits expects that --limit sets what it names, and that the documentation has the limits
 // with their defaults.
