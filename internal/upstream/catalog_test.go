@@ -227,6 +227,22 @@ func TestRepositoriesByAPILimits(t *testing.T) {
 	}
 }
 
+// TestAPIEncrypted expects that another host than the registry is asked by https, even if a registry there would
+// be spoken to by plain http, and that only this machine is an exception.
+func TestAPIEncrypted(t *testing.T) {
+	t.Parallel()
+	for host, scheme := range map[string]string{"10.0.0.5": "https", "gitlab.corp.local": "https", "gitlab.example.com:8443": "https", "127.0.0.1:8080": "http", "localhost:1": "http"} {
+		r, err := Open(Options{Host: "registry.example.com", PlainHTTP: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := r.OpenAPI(t.Context(), Catalog{Kind: GitLab, Host: host})
+		if err != nil || a.url("/", nil).Scheme != scheme {
+			t.Errorf("%s: %v %v, want %s", host, a.url("/", nil), err, scheme)
+		}
+	}
+}
+
 func TestParseCatalog(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Catalog{
@@ -253,6 +269,9 @@ func TestCatalogHosts(t *testing.T) {
 		r, err := Open(Options{Host: test.registry})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if a, err := r.OpenAPI(t.Context(), Catalog{Kind: test.kind}); err == nil && a.url("/x", nil).String() != "https://"+test.want+"/x" {
+			t.Errorf("%s %s: the API is at %s", test.registry, test.kind, a.url("/x", nil))
 		}
 		if got, err := r.apiHost(Catalog{Kind: test.kind}); got != test.want || (err == nil) != (test.want != "") {
 			t.Errorf("%s %s: %q %v, want %q", test.registry, test.kind, got, err, test.want)
