@@ -54,6 +54,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -110,7 +111,7 @@ type Catalog struct {
 	protection atomic.Pointer[protection] // nil until it was read
 	expiry     expiry
 	quotas     quotaCache
-	labelReads chan struct{} // bounds how many labels are read at once
+	labelReads *limit.Queue // of the reads of labels
 
 	interruptions atomic.Uint64 // see Interruptions
 }
@@ -123,7 +124,7 @@ func New(o Options) *Catalog {
 	o.MostProtectionRules = cmp.Or(o.MostProtectionRules, MaxProtectionRules)
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o), labelReads: make(chan struct{}, labelReads)}
+	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o), labelReads: limit.NewQueue(labelReads, labelReadsWaiting)}
 }
 
 // AliveRepositories returns those of the `ids` whose repositories exist, sorted, and locks

@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -24,13 +26,17 @@ var (
 )
 
 // Bounds of reading labels. The reads of a push are bounded in number (labelImages), in size and
-// in time, and those of all pushes in number (labelReads), so that pushes hold little memory.
+// in time, and those of all pushes in number (labelReads), so that pushes hold little memory. At
+// most labelReadsWaiting reads wait; those of one account, or of one address without an account, may
+// be a quarter of them.
 const (
 	labelImages  = 100     // images of an index
 	labelConfig  = 4 << 20 // bytes of a configuration
 	labelBytes   = 64 << 10
 	labelsWithin = 5 * time.Second
 	labelReads   = 4
+
+	labelReadsWaiting = 1024
 	// minExpiry is the least value of a label for an expiration. A shorter one is more likely
 	// mistyped (6m is six minutes) than meant, and would delete the tag before anybody looks.
 	minExpiry = time.Hour
@@ -229,18 +235,26 @@ func (c *Catalog) readConfiguration(ctx context.Context, image labelSource) (lab
 	case image.size > labelConfig:
 		return nil, fmt.Sprintf("its configuration has more than %d bytes", labelConfig)
 	}
-	select {
-	case c.labelReads <- struct{}{}:
-		defer func() { <-c.labelReads }()
-	case <-ctx.Done():
+	if err := c.labelReads.Enter(limit.WithCaller(ctx, labelReader(ctx))); err != nil {
 		return nil, "its configuration could not be read in time"
 	}
+	defer c.labelReads.Leave()
 	content, err := c.readWhole(ctx, image)
 	if err != nil {
 		c.log.WarnContext(ctx, "labels of a pushed image could not be read", "error", err)
 		return nil, "its configuration could not be read"
 	}
 	return parseLabels(content)
+}
+
+// labelReader says whose share of the reads a push uses. Accounts get turns one after the other, so
+// that one account's many pushes don't delay the others'.
+func labelReader(ctx context.Context) limit.Caller {
+	s := audit.SourceOf(ctx)
+	if s.Actor != "" {
+		return limit.Caller{Account: s.Actor, Known: true}
+	}
+	return limit.Caller{Address: limit.Client(s.Address)}
 }
 
 var errOtherContent = errors.New("the content has another digest")
