@@ -62,6 +62,15 @@ func (f CountingForm) String() string {
 	return strings.Join(texts, " ")
 }
 
+// countings returns what the policy and its keep rules count.
+func (p *Policy) countings() []counting {
+	list := []counting{p.count}
+	for _, k := range p.keep {
+		list = append(list, k.counting)
+	}
+	return list
+}
+
 // grouped returns whether there may be more than one group.
 func (c counting) grouped() bool { return !c.groupBy.IsZero() || c.platforms }
 

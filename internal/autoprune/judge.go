@@ -80,15 +80,23 @@ type judging struct {
 	tags, repositories int64 // that were looked at
 	selected           int64 // tags that the policy would delete now
 	latest, releases   examples
-	shell, inside      examples // found by a pattern that looks like a shell's; found within names
+	shell              examples // found by a pattern that looks like a shell's
+	inside             []insidePattern
 	uncovered          examples
 	considered         int64
 	keeps              []bool // by keep rule
 	matches            []bool // by pattern of repositories
-	glob, whole        oci.TagPattern
+	glob               oci.TagPattern
 	reached            examples // namespaces
 	strangers          examples // reporters that have never reported
 	unreported         examples // namespaces in which no reporter is live
+}
+
+// insidePattern is a pattern without anchors, with the tags within whose names it is found.
+type insidePattern struct {
+	oci.TagPattern
+	whole oci.TagPattern
+	found examples
 }
 
 // examples are the number and the first of some names.
@@ -107,8 +115,10 @@ func (j *judging) begin() {
 	j.keeps, j.matches = make([]bool, len(j.policy.keep)), make([]bool, len(j.policy.where.repositories))
 	if pattern := j.policy.pattern; !pattern.IsZero() {
 		j.glob, _ = pattern.Glob()
-		if !j.policy.exclude {
-			j.whole = pattern.Whole()
+	}
+	for _, w := range j.policy.typed() {
+		if w.Code == Unanchored {
+			j.inside = append(j.inside, insidePattern{TagPattern: w.pattern, whole: w.pattern.Whole()})
 		}
 	}
 }
@@ -313,8 +323,10 @@ func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
 	if !j.glob.IsZero() && j.glob.Match(t.Name) == j.policy.exclude {
 		j.shell.add(name)
 	}
-	if !j.whole.IsZero() && !j.whole.Match(t.Name) {
-		j.inside.add(name)
+	for i := range j.inside {
+		if p := &j.inside[i]; p.Match(t.Name) && !p.whole.Match(t.Name) {
+			p.found.add(name)
+		}
 	}
 	if !later.Decide(*t).Delete {
 		return

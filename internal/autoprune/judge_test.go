@@ -60,6 +60,12 @@ func TestJudge(t *testing.T) {
 		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v", "tagPatternMatches": false}`, "selects_latest", "app/web:latest"},
 		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v*", "tagPatternMatches": false}`, "no_tag", ""},
 		{namespace, `{"method": "number_of_tags", "numTags": 100}`, "", ""},
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "groupBy": "(pr|int)-[0-9]+"}`, "unanchored", "app/web:sprint-7"},
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "groupBy": "^(pr|int)-[0-9]+$"}`, "", ""},
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "groupBy": "([a-z]+)-[0-9]+"}`, "", ""}, // no name has more
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "tagPattern": "^s", "groupBy": "(pr|int)-[0-9]+"}`, "unanchored", "app/web:sprint-7"},
+		{namespace, `{"method": "number_of_tags", "numTags": 100, "tagPattern": "^p", "groupBy": "(pr|int)-[0-9]+"}`, "", ""},
+		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^sprint-", "keep": [{"newest": 2, "groupBy": "(pr|int)-[0-9]+"}]}`, "unanchored", "app/web:sprint-7"},
 		{namespace, `{"method": "number_of_tags", "numTags": 3}`, "selects_most selects_releases selects_latest", ""},
 		{namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/wbe"]}`, "no_repository", ""},
 		{namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/web", "app/apis/**"]}`, "no_repository", ""},

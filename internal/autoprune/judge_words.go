@@ -3,6 +3,8 @@ package autoprune
 import (
 	"fmt"
 	"slices"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // warnings returns what was found, in words.
@@ -56,7 +58,8 @@ func (j *judging) ofPolicy() (list []Warning) {
 			list = append(list, w)
 			continue
 		}
-		if w.Number, w.Examples = j.inside.n, j.inside.first; j.inside.n > 0 && j.shell.n == 0 {
+		found := j.within(w.pattern)
+		if w.Number, w.Examples = found.n, found.first; found.n > 0 && (j.shell.n == 0 || w.pattern != j.policy.pattern) {
 			list = append(list, w)
 		}
 	}
@@ -83,6 +86,15 @@ func (j *judging) ofPolicy() (list []Warning) {
 		}
 	}
 	return append(append(list, j.ofReporters()...), j.ofRepositories()...)
+}
+
+// within returns the tags within whose names a pattern without anchors is found.
+func (j *judging) within(pattern oci.TagPattern) examples {
+	i := slices.IndexFunc(j.inside, func(p insidePattern) bool { return p.TagPattern == pattern })
+	if i < 0 {
+		return examples{}
+	}
+	return j.inside[i].found
 }
 
 // ofRepositories returns the warnings about patterns of repositories.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // WarningCode is a short word for what a policy surely wasn't meant to do. Codes are stored with
@@ -40,6 +42,8 @@ type Warning struct {
 	Text     string      `json:"text" doc:"The same as a sentence, without a full stop"`
 	Number   int64       `json:"number,omitempty" doc:"How many tags, or for reaches namespaces, it is about"`
 	Examples []string    `json:"examples,omitempty" doc:"The first of them: tags as repository:tag, or names of namespaces"`
+
+	pattern oci.TagPattern // of Unanchored, as typed returns it
 }
 
 // Sentence returns the warning's text with its examples.
@@ -102,6 +106,11 @@ func (p Policy) typed() (list []Warning) {
 	for _, k := range p.keep {
 		short("a keep rule's usedWithin "+"", k.used)
 	}
+	for _, c := range p.countings() {
+		if text := c.groupBy.Unanchored(); text != "" {
+			list = append(list, Warning{Code: Unanchored, Text: fieldGroupBy + " " + text, pattern: c.groupBy})
+		}
+	}
 	if p.pattern.IsZero() {
 		return list
 	}
@@ -119,7 +128,7 @@ func (p Policy) typed() (list []Warning) {
 		case strings.Contains(text, "dot between digits"):
 			code = LooseDot
 		}
-		list = append(list, Warning{Code: code, Text: text})
+		list = append(list, Warning{Code: code, Text: text, pattern: p.pattern})
 	}
 	return list
 }

@@ -18,17 +18,29 @@ func (p TagPattern) Warnings() []string {
 		return nil
 	}
 	var warnings []string
-	switch {
+	switch unanchored := p.Unanchored(); {
 	case p.EveryName():
 		warnings = append(warnings, fmt.Sprintf("%q is found in every name, so it selects every tag", p.text))
-	case !anchored(parsed, syntax.OpBeginText) && !anchored(parsed, syntax.OpEndText) && !spansName(p.text):
-		warnings = append(warnings, fmt.Sprintf("%q has no anchors, so it is found anywhere in a name; write %q to match whole names",
-			p.text, wholeOpen+p.text+wholeClose))
+	case unanchored != "":
+		warnings = append(warnings, unanchored)
 	}
 	if dotBetweenDigits(parsed) {
 		warnings = append(warnings, fmt.Sprintf(`%q has an unescaped dot between digits, which matches any character; write \. for a dot`, p.text))
 	}
 	return warnings
+}
+
+// Unanchored returns a text that warns of a pattern without anchors; "" if it has one, or has .* at
+// both ends.
+func (p TagPattern) Unanchored() string {
+	if p.re == nil {
+		return ""
+	}
+	parsed, err := syntax.Parse(p.text, syntax.Perl)
+	if err != nil || anchored(parsed, syntax.OpBeginText) || anchored(parsed, syntax.OpEndText) || spansName(p.text) {
+		return ""
+	}
+	return fmt.Sprintf("%q has no anchors, so it is found anywhere in a name; write %q to match whole names", p.text, wholeOpen+p.text+wholeClose)
 }
 
 // everyFirst are names of each form that a tag's name may have: with each character that it may begin
