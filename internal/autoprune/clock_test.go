@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -84,4 +85,48 @@ func TestWrongClock(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoticesOfClocks: clocks that begin or end to keep tags from being deleted are told once, and not
+// in each round; a doubt, which all processes have, by one of them.
+func TestNoticesOfClocks(t *testing.T) {
+	t.Parallel()
+	n, c, d := new(restNotices), new(doubted), new(doubted)
+	r := setup(t, n.take, func(o *autoprune.Options) { o.Clock = c })
+	_, other := r.replica(n.take, func(o *autoprune.Options) { o.Clock = d })
+	var want []string
+	work := func(own, others error, events ...string) {
+		t.Helper()
+		c.check, d.check = own, others
+		for range 2 {
+			for p, check := range map[*autoprune.Pruner]error{r.pruner: own, other: others} {
+				if _, err := p.Work(t.Context()); !errors.Is(err, check) {
+					t.Errorf("it worked with %v, want %v", err, check)
+				}
+			}
+		}
+		want = append(want, events...)
+		n.want(t, want...)
+	}
+	const rests, resumed = autoprune.EventRests, autoprune.EventResumed
+	doubt := func(text string) error { return &clock.Disagreement{Text: text, Doubt: true} }
+	one, two := doubt("it was set"), doubt("it was set again")
+	wrong := &clock.Disagreement{Text: "it is 2h ahead"}
+	later := &clock.Disagreement{Text: "it is 3h ahead"}
+	work(nil, nil)
+	work(one, one, rests)
+	if text := n.last().Text; n.last().Policy != nil || text != one.Error() {
+		t.Errorf("the notice says %+v", n.last())
+	}
+	work(two, two, rests)
+	work(nil, nil, resumed)
+	work(wrong, nil, rests)
+	work(later, nil)
+	work(nil, nil, resumed)
+	work(wrong, one, rests, rests)
+	work(one, one)
+	work(errors.New("no connection"), one)
+	_, r.pruner = r.replica(n.take, func(o *autoprune.Options) { o.Clock = c }) // it starts anew
+	work(one, one)
+	work(nil, nil, resumed)
 }

@@ -125,7 +125,8 @@
 // judged again. Before the first batch of tags that a policy deletes in a namespace, judgeFirst judges
 // it once more. If there is a warning that nobody has confirmed, it stores that and gives up, and the
 // policy waits from then on (rests.go). The row is written under the lock of the task, as by
-// [Pruner.ConfirmRest].
+// [Pruner.ConfirmRest]. The transaction that lets a policy rest, or ends that, queues the notice of it,
+// so there is one for each change (rests_notice.go).
 //
 // Silent reporters. A policy may require reporters of what is deployed. Without them it waits: load
 // looks for them, and stillReported looks again in each transaction that deletes, after it has the lock

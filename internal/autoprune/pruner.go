@@ -103,6 +103,7 @@ type Pruner struct {
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next time slice
+	clocks             *string       // by the loop alone: what tellClocks has told; nil: it isn't known
 	turns              turns
 	// logged has the unreadable policies that this process has logged: the text of each
 	// policy's problem, by the policy's id.

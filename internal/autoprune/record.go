@@ -252,7 +252,8 @@ func (u *timeSlice) finish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := u.tellReporters(ctx, tx); err != nil {
+		rested, err := u.tellReporters(ctx, tx)
+		if err != nil {
 			return err
 		}
 		asked, err := u.ask(ctx, tx)
@@ -260,7 +261,7 @@ func (u *timeSlice) finish(ctx context.Context) error {
 			return err
 		}
 		told, err = u.p.tellEnd(ctx, tx, u.task.run.String(), u.task.name, r)
-		told = told || announced || asked
+		told = told || announced || rested || asked
 		return err
 	})
 	if err != nil {

@@ -72,7 +72,11 @@ func (l *policies) unconfirmed(s Saved) string {
 	if len(r.Warnings) == 0 {
 		return ""
 	}
-	return "it rests until somebody confirms that " + strings.Join(Sentences(r.Warnings), "; ")
+	return restsFor(r.Warnings)
+}
+
+func restsFor(warnings []Warning) string {
+	return "it rests until somebody confirms that " + strings.Join(Sentences(warnings), "; ")
 }
 
 // loadReporters looks for the reporters that policies of the namespace require.
@@ -188,7 +192,7 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 }
 
 // storeJudged stores that the policy may delete tags of the namespace or, if there are warnings,
-// that it rests, and tells that in the audit log.
+// that it rests, and tells that in the audit log and in a notice.
 func (u *timeSlice) storeJudged(ctx context.Context, s Saved, found []Warning) error {
 	var warnings *string
 	if len(found) > 0 {
@@ -199,7 +203,9 @@ func (u *timeSlice) storeJudged(ctx context.Context, s Saved, found []Warning) e
 		text := string(b)
 		warnings = &text
 	}
-	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+	told := false
+	err := u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+		told = false
 		if err := u.p.lockTask(ctx, tx, u.task); err != nil {
 			return err
 		}
@@ -215,8 +221,16 @@ func (u *timeSlice) storeJudged(ctx context.Context, s Saved, found []Warning) e
 		if warnings == nil {
 			return nil
 		}
-		return u.auditRest(ctx, tx, s, map[string]any{"version": s.Version, "warnings": found})
+		if err := u.auditRest(ctx, tx, s, map[string]any{"version": s.Version, "warnings": found}); err != nil {
+			return err
+		}
+		told, err = u.notifyRest(ctx, tx, s, EventRests, RestsNotice{Warnings: found, Text: restsFor(found)})
+		return err
 	})
+	if err == nil {
+		u.p.notified(told)
+	}
+	return err
 }
 
 func (u *timeSlice) auditRest(ctx context.Context, tx pgx.Tx, s Saved, detail map[string]any) error {
@@ -226,8 +240,8 @@ func (u *timeSlice) auditRest(ctx context.Context, tx pgx.Tx, s Saved, detail ma
 }
 
 // tellReporters stores for which reporters policies wait, in the transaction that ends the run, and
-// tells in the audit log when that has changed.
-func (u *timeSlice) tellReporters(ctx context.Context, tx pgx.Tx) error {
+// tells in the audit log and in a notice when that has changed. `told` says whether it queued notices.
+func (u *timeSlice) tellReporters(ctx context.Context, tx pgx.Tx) (told bool, err error) {
 	for _, s := range u.policies.all() {
 		if len(s.Policy.guard.reporters) == 0 {
 			continue
@@ -247,17 +261,33 @@ func (u *timeSlice) tellReporters(ctx context.Context, tx pgx.Tx) error {
 				judged = r.judged AND r.version = EXCLUDED.version, since = now()`,
 			s.ID, u.task.namespace, s.Version, missing)
 		if err != nil {
-			return fmt.Errorf("storing for which reporters policy %s waits: %w", s.ID, err)
+			return told, fmt.Errorf("storing for which reporters policy %s waits: %w", s.ID, err)
 		}
 		detail := map[string]any{"version": s.Version, "reporters": missing}
 		if len(missing) == 0 {
 			detail["reporters"] = []string{}
 		}
 		if err := u.auditRest(ctx, tx, s, detail); err != nil {
-			return err
+			return told, err
+		}
+		one, err := u.notifyReporters(ctx, tx, s, missing)
+		if told = told || one; err != nil {
+			return told, err
 		}
 	}
-	return nil
+	return told, nil
+}
+
+// notifyReporters queues the notice that a policy rests for other reporters than before, or that it
+// doesn't rest any more.
+func (u *timeSlice) notifyReporters(ctx context.Context, tx pgx.Tx, s Saved, missing []string) (told bool, err error) {
+	switch {
+	case len(missing) > 0:
+		return u.notifyRest(ctx, tx, s, EventRests, RestsNotice{Reporters: missing, Text: u.policies.unreported(&s.Policy)})
+	case s.Policy.guard.mode != "" || u.policies.unconfirmed(s) != "": // it deletes nothing all the same
+		return false, nil
+	}
+	return u.notifyRest(ctx, tx, s, EventResumed, RestsNotice{})
 }
 
 // Rest is a policy that rests in a namespace.

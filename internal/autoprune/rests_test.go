@@ -9,13 +9,45 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/db"
 )
+
+// restNotices records the notices of policies that rest.
+type restNotices struct {
+	events []string
+	data   []autoprune.RestsNotice
+}
+
+func (n *restNotices) take(o *autoprune.Options) {
+	o.Notify = func(_ context.Context, _ db.Querier, event string, data any) error {
+		if d, ok := data.(autoprune.RestsNotice); ok {
+			n.events, n.data = append(n.events, event), append(n.data, d)
+		}
+		return nil
+	}
+}
+
+// want fails unless there were these notices in all.
+func (n *restNotices) want(t *testing.T, events ...string) {
+	t.Helper()
+	if !slices.Equal(n.events, events) {
+		t.Errorf("the notices are %v, want %v", n.events, events)
+	}
+}
+
+func (n *restNotices) last() autoprune.RestsNotice {
+	if len(n.data) == 0 {
+		return autoprune.RestsNotice{Policy: &autoprune.NoticePolicy{}}
+	}
+	return n.data[len(n.data)-1]
+}
 
 // TestRestsBeforeFirstDeletion: a policy that was harmless when it was saved and isn't when it would
 // delete its first tag must rest, say so, and wait for a confirmation, which isn't asked for again.
 func TestRestsBeforeFirstDeletion(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
+	n := new(restNotices)
+	r := setup(t, n.take)
 	web := r.repository("app/web")
 	app := autoprune.Target{Namespace: "app"}
 	p := policy(t, `{"method": "creation_date", "olderThan": "1d"}`)
@@ -44,6 +76,10 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	}
 	if n := entries(audit.RestAutoprune); n != 1 {
 		t.Errorf("the audit log has %d entries", n)
+	}
+	n.want(t, "autoprune.rests")
+	if got := n.last(); got.Namespace != "app" || got.Policy.ID != id || got.Version != 1 || len(got.Warnings) != 1 || !strings.Contains(got.Text, "confirms") {
+		t.Errorf("the notice says %+v", got)
 	}
 	if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found.Unconfirmed != 1 || found.UnconfirmedIn != "app" || found.Unreported != 0 {
 		t.Errorf("the doctor finds %+v, %v", found, err)
@@ -74,6 +110,7 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	if got := r.tags(web); len(got) != 0 || entries(audit.RestAutoprune) != 1 {
 		t.Errorf("the policy asks again: %v stay", got)
 	}
+	n.want(t, "autoprune.rests")
 }
 
 // TestRestsInLaterNamespace: a default policy whose warnings were confirmed for the namespaces that
@@ -112,7 +149,8 @@ func (r *registry) reporter(namespace any, name string, lease time.Duration) {
 // namespace, and say why.
 func TestRequireReporter(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
+	notices := new(restNotices)
+	r := setup(t, notices.take)
 	web := r.repository("app/web")
 	app := autoprune.Target{Namespace: "app"}
 	id := r.policy(app, `{"method": "creation_date", "olderThan": "1d", "requireReporter": ["prod-eu", "prod-us"]}`)
@@ -148,6 +186,11 @@ func TestRequireReporter(t *testing.T) {
 	if n := entries(); n != 2 {
 		t.Errorf("the audit log has %d entries", n)
 	}
+	notices.want(t, "autoprune.rests", "autoprune.rests")
+	if got := notices.last(); got.Namespace != "app" || got.Policy.ID != id || got.Version != 1 || !slices.Equal(got.Reporters, []string{"prod-us"}) ||
+		!strings.Contains(got.Text, "there is no reporter prod-us") {
+		t.Errorf("the notice says %+v", got)
+	}
 	r.reporter(nil, "prod-us", time.Hour) // of the whole registry
 	r.exec("UPDATE holdreporters SET reported_at = now() - lease / 2 WHERE name = 'prod-eu'")
 	rests("reporter prod-eu has been silent since")
@@ -158,6 +201,11 @@ func TestRequireReporter(t *testing.T) {
 	}
 	if n := entries(); n != 4 {
 		t.Errorf("the audit log has %d entries at the end", n)
+	}
+	r.run()
+	notices.want(t, "autoprune.rests", "autoprune.rests", "autoprune.rests", "autoprune.resumed")
+	if got := notices.last(); got.Policy.ID != id || got.Text != "" {
+		t.Errorf("the notice says %+v", got)
 	}
 	found := r.judged(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-", "requireReporter": ["prd-eu"]}`)
 	if w := found[autoprune.UnknownReporter]; !slices.Equal(w.Examples, []string{"prd-eu"}) {

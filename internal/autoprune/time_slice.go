@@ -49,6 +49,9 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if err := p.mayDelete(ctx); err != nil {
+		return false, errors.Join(err, p.tellClocks(ctx, err))
+	}
+	if err := p.tellClocks(ctx, nil); err != nil {
 		return false, err
 	}
 	if err := p.housekeeping(ctx); err != nil {
