@@ -14,6 +14,9 @@ import (
 type Change struct {
 	ID     string  // of the policy that is replaced or deleted; "": a new one
 	Policy *Policy // nil: the policy is deleted
+	// Setting says that it is the default policy of the configuration, which applies beside the
+	// policies of namespaces.
+	Setting bool
 }
 
 // Bounds of judging a change.
@@ -181,13 +184,14 @@ func (j *judging) all(ctx context.Context, o owner) error {
 	return nil
 }
 
-// reach finds the namespaces in which a policy of the registry's defaults applies.
+// reach finds the namespaces in which a policy of the registry's defaults, or the default policy of the
+// configuration, applies.
 func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
 	rows, err := j.p.db.Pool.Query(ctx, `
 		SELECT id, name FROM live_namespaces n
 		WHERE NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)
-			AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.namespace_id = n.id)
-		ORDER BY id LIMIT $1`, maxReached)
+			AND ($2 OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.namespace_id = n.id))
+		ORDER BY id LIMIT $1`, maxReached, j.change.Setting)
 	if err != nil {
 		return nil, fmt.Errorf("looking where a default policy applies: %w", err)
 	}

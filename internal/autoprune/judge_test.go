@@ -92,6 +92,23 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestJudgeSetting: the default policy of the configuration is judged by the tags of all namespaces that
+// haven't refused the defaults, also of those with policies of their own.
+func TestJudgeSetting(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for _, path := range []string{"none/web", "own/web", "off/web"} {
+		r.tag(r.repository(path), "latest", path, 10*day)
+	}
+	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 100}`)
+	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
+	p := policy(t, `{"method": "creation_date", "olderThan": "30d"}`)
+	found := r.judgedChange(autoprune.Target{}, autoprune.Change{Policy: &p, Setting: true})
+	if w := found[autoprune.SelectsLatest]; len(found) != 1 || !slices.Equal(w.Examples, []string{"none/web:latest", "own/web:latest"}) {
+		t.Errorf("the warnings are %+v", found)
+	}
+}
+
 // TestJudgeUncovers: what a policy, or a keep rule of it, keeps from others must be told before it is
 // taken away, also if the registry's defaults apply then.
 func TestJudgeUncovers(t *testing.T) {

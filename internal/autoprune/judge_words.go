@@ -17,7 +17,7 @@ func (j *judging) warnings() (list []Warning) {
 			list = append(list, Warning{Code: code, Text: fmt.Sprintf(format, args...), Number: e.n, Examples: e.first})
 		}
 	}
-	if j.target.Scope() == DefaultScope && j.change.Policy != nil {
+	if j.target.Scope() == DefaultScope && j.change.Policy != nil && !j.change.Setting {
 		most := ""
 		if j.reached.n == maxReached {
 			most = "at least "

@@ -7,6 +7,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/autoprune"
 )
 
 func configCommand(src *command.Source) *cobra.Command {
@@ -18,6 +19,11 @@ func configCommand(src *command.Source) *cobra.Command {
 			cfg, err := src.LoadAndTell(cmd)
 			if err := backend.CheckSettings(cmd.Context(), cfg, err); err != nil {
 				return err
+			}
+			if policy, _ := command.DefaultPolicy(cfg); policy != nil {
+				for _, warning := range policy.Warnings() {
+					fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s: %s: %s.\n", cfg.Source(autoprune.SettingName), autoprune.SettingName, warning) //nolint:errcheck // only a note
+				}
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The configuration is valid.\n%s\n", cfg.Access())
 			return err

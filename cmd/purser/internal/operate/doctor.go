@@ -131,6 +131,9 @@ func (d *doctor) examine(ctx context.Context) {
 		// Without tables, only whether these answer can be examined.
 		d.look("the blob store", func() error { return d.tryStore(ctx) })
 		d.lookAtRedis(ctx)
+		if d.cfg.Autoprune.DefaultPolicy != "" {
+			d.look("the default policy", func() error { return d.examineDefaultPolicy(ctx, nil) })
+		}
 	}
 	a := d.cfg.Auth
 	if a.Enabled && a.LDAP.URL != "" {
@@ -199,7 +202,7 @@ func (d *doctor) examineContent(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(d.examineRest(ctx, clocks), d.examinePolicies(ctx), d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, clocks, nil)), d.examineTasks(ctx))
+		return errors.Join(d.examineRest(ctx, clocks), d.examinePolicies(ctx), d.examineDefaultPolicy(ctx, c), d.examineCollection(ctx, backend.NewCollector(d.cfg, c, d.db, d.db, clocks, nil)), d.examineTasks(ctx))
 	})
 	var keys *backend.LooseKeys
 	if !d.statsAway {

@@ -133,6 +133,33 @@ func TestDoctor(t *testing.T) {
 	wants(t, found, levelWarning, "http.tls.key", "each user of this machine")
 }
 
+// TestDoctorOfDefaultPolicy: the default policy of the configuration is judged as one that a client
+// saves: by the tags of all namespaces, or alone while there is no database.
+func TestDoctorOfDefaultPolicy(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	g.put("3", "v1.2.0")
+	g.exec(`INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid()::text, id, '{"method":"number_of_tags","numTags":100}' FROM top_level_namespaces`)
+	const about = "autoprune.default_policy"
+	policy := `PURSER_AUTOPRUNE_DEFAULT_POLICY={"method": "creation_date", "olderThan": "6m", "tagPattern": "v"}`
+	found, code := g.examined(t, policy)
+	if code != command.ExitFindings {
+		t.Errorf("exit code %d", code)
+	}
+	wants(t, found, levelWarning, about, "6m is 6 minutes")
+	wants(t, found, levelWarning, about, "no anchors, so it is found anywhere in a name; write \"^(?:v)$\" to match whole names: library/app:v1")
+	wants(t, found, levelNote, about, "is a release: library/app:v1.2.0")
+	found, _ = g.examined(t, policy, "PURSER_DATABASE_MAIN=postgres://u:secret@127.0.0.1:1/db")
+	wants(t, found, levelWarning, about, "6m is 6 minutes")
+	found, _ = g.examined(t, `PURSER_AUTOPRUNE_DEFAULT_POLICY={"method": "number_of_tags", "numTags": 100}`)
+	for _, f := range found {
+		if f.About == about {
+			t.Errorf("of a policy that is well, found %+v", f)
+		}
+	}
+}
+
 // TestDoctorOfRefusedSettings: the doctor names settings with which Purser refuses to work, and
 // looks no further.
 func TestDoctorOfRefusedSettings(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -80,6 +82,42 @@ func (d *doctor) examinePolicies(ctx context.Context) error {
 			"%d select by last use where no reporter is live, one of them in namespace %s; a node that has an image sends nothing when it starts it, so last use is no proof", t.Unproved, t.UnprovedIn)
 	}
 	return nil
+}
+
+// perhapsMeant are warnings of a default policy that may be what it is for. Since nobody can confirm
+// them, they are notes.
+var perhapsMeant = []autoprune.WarningCode{autoprune.SelectsLatest, autoprune.SelectsReleases, autoprune.LastUseUnproved, autoprune.NotAllJudged}
+
+// examineDefaultPolicy judges the policy of autoprune.default_policy by the tags that there are, as a
+// policy is judged that a client saves. Without a catalog, it judges by the policy alone.
+func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) error {
+	policy, err := command.DefaultPolicy(d.cfg)
+	if policy == nil || err != nil {
+		return err
+	}
+	find := func(level, text string) {
+		d.find(level, autoprune.SettingName, `change the policy, or keep tags from it by a keep rule or "purser protection add"`, "%s", text)
+	}
+	if c == nil {
+		for _, text := range policy.Warnings() {
+			find(levelWarning, text)
+		}
+		return nil
+	}
+	// Without a store, since the doctor stores nothing of what configurations of images say.
+	p, err := autoprune.New(autoprune.Options{DB: d.db, Catalog: c, Log: d.log})
+	if err != nil {
+		return err
+	}
+	found, err := p.Judge(ctx, autoprune.Target{}, autoprune.Change{Policy: policy, Setting: true})
+	for _, w := range found {
+		level := levelWarning
+		if slices.Contains(perhapsMeant, w.Code) {
+			level = levelNote
+		}
+		find(level, w.Sentence())
+	}
+	return err
 }
 
 // examineCollection looks at what garbage collection hasn't done.

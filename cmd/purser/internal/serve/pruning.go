@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
@@ -34,6 +35,7 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	if err != nil {
 		return nil, err
 	}
+	warnOfDefault(p.log, policy)
 	o := autoprune.Options{
 		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy,
 		Grace: cfg.Autoprune.Grace, MostPolicies: cfg.Limits.Policies, Clock: p.clocks, Store: p.store, Log: p.log, Metrics: p.metrics, Worker: loops,
@@ -46,6 +48,17 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	}
 	PruneByPulls(&o, p.pulls.sync, p.pulls.flush)
 	return autoprune.New(o)
+}
+
+// warnOfDefault logs what the default policy of the configuration surely wasn't meant to do. Nobody can
+// confirm that, so it doesn't keep the server from starting.
+func warnOfDefault(log *slog.Logger, policy *autoprune.Policy) {
+	if policy == nil {
+		return
+	}
+	for _, warning := range policy.Warnings() {
+		log.Warn("the default policy may do what it wasn't meant to", "setting", autoprune.SettingName, "policy", policy.String(), "warning", warning)
+	}
 }
 
 // openHolds makes the holds of what is deployed, with the worker that watches the reporters. If
