@@ -2,7 +2,10 @@ package management
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -32,6 +35,8 @@ type TagSelection struct {
 	DryRun  bool   `json:"dry_run,omitempty" doc:"Change nothing, and say what is selected"`
 	Count   *int   `json:"count,omitempty" minimum:"0" doc:"How many tags the pattern selects, as a dry run has said. 409 if it is another number. It must be given if the pattern selects half of the repository's tags or more, also with after"`
 	After   string `json:"after,omitempty" maxLength:"128" doc:"The member next of the answer before: go on after this tag"`
+	// Selection is the answer's member of the same name, which somebody has seen.
+	Selection string `json:"selection,omitempty" maxLength:"64" doc:"The member selection of the answer before. 409 if the pattern selects other tags since, or one of them was moved"`
 }
 
 // changeSelected changes the tags that a pattern selects by calling `change` for each. A tag that
@@ -43,7 +48,7 @@ func (a *API) changeSelected(ctx context.Context, repository string, in TagSelec
 	if err != nil {
 		return out, err
 	}
-	out = api.ChangedTags{Selected: len(s.Tags), Half: s.Half, Tags: []string{}, Refused: []api.RefusedTag{}}
+	out = api.ChangedTags{Selected: len(s.Tags), Half: s.Half, Tags: []string{}, Refused: []api.RefusedTag{}, Selection: selectionAfter(s, in.After)}
 	for _, t := range s.Tags[:min(toldTags, len(s.Tags))] {
 		out.Tags = append(out.Tags, t.Name)
 	}
@@ -59,6 +64,7 @@ func (a *API) changeSelected(ctx context.Context, repository string, in TagSelec
 			continue
 		}
 		if done == changedTags || time.Since(began) > changedWithin {
+			out.Selection = selectionAfter(s, out.Next)
 			return out, nil
 		}
 		err := change(s.Now, t)
@@ -73,8 +79,20 @@ func (a *API) changeSelected(ctx context.Context, repository string, in TagSelec
 		}
 		done, out.Next = done+1, t.Name
 	}
-	out.Next = ""
+	out.Next, out.Selection = "", ""
 	return out, nil
+}
+
+// selectionAfter returns a text that stands for the tags of a selection whose names come after
+// `after`, and for the manifests that they point to. Equal texts mean equal tags and manifests.
+func selectionAfter(s catalog.Selection, after string) string {
+	sum := sha256.New()
+	for _, t := range s.Tags {
+		if t.Name > after {
+			fmt.Fprintf(sum, "%s@%s\n", t.Name, t.Digest) //nolint:errcheck // a hash takes everything
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // statusOf returns the status with which an error is answered; 0: it isn't the client's.
@@ -86,13 +104,16 @@ func statusOf(err error) int {
 }
 
 // confirmed returns an error unless the client has said how many tags it means to change, where it
-// must. A request that goes on must say it again, though fewer may be left by then.
+// must. A request that goes on must say it again, though fewer may be left by then. It also returns
+// an error if the client means other tags or manifests than those that are selected now.
 func (in TagSelection) confirmed(s catalog.Selection) error {
 	switch n := len(s.Tags); {
 	case in.Count != nil && *in.Count != n && in.After == "":
 		return server.Refusal(http.StatusConflict, "the pattern %s selects %d tags, and not %d: look at them again", in.Pattern, n, *in.Count)
 	case in.Count == nil && s.Half:
 		return server.Refusal(http.StatusConflict, "the pattern %s selects %d tags, half of the repository's or more: repeat the number as count", in.Pattern, n)
+	case in.Selection != "" && in.Selection != selectionAfter(s, in.After):
+		return server.Refusal(http.StatusConflict, "the pattern %s selects other tags than you have seen, or one of them was moved: look at them again", in.Pattern)
 	}
 	return nil
 }

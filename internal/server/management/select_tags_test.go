@@ -84,6 +84,36 @@ func TestDeleteSelectedTags(t *testing.T) {
 	r.Manage(t, "POST", "/repository/acme/none/tags/delete", `{"pattern": "v*"}`).WantStatus(t, 404)
 }
 
+// TestSelectionThatWasSeen: a request that sends the selection of a dry run back changes these tags
+// and no others, also if there are as many others. It is refused if one of them points to another
+// manifest since.
+func TestSelectionThatWasSeen(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.pushTo(t, "pr-7-a", "pr-7-b", "v1", "v2", "v3", "v4")
+	const dry = `{"pattern": "pr-7-*", "in": "2d", "dry_run": true}`
+	request := func(seen string) string {
+		return fmt.Sprintf(`{"pattern": "pr-7-*", "count": 2, "selection": %q}`, seen)
+	}
+	seen := r.selectTags(t, "expire", dry, 200).Selection
+	if again := r.selectTags(t, "expire", dry, 200).Selection; seen == "" || again != seen {
+		t.Errorf("the same tags are %q and %q", seen, again)
+	}
+	r.Manage(t, "DELETE", "/repository/acme/app/tag/pr-7-a", "").WantStatus(t, 204)
+	r.pushTo(t, "pr-7-c")
+	r.selectTags(t, "delete", request(seen), 409)
+	seen = r.selectTags(t, "expire", dry, 200).Selection
+	r.Put(t, "acme/app", "pr-7-c", r.Simple(t, "acme/app", "moved", nil))
+	r.selectTags(t, "delete", request(seen), 409)
+	if names := r.names(t); names != "pr-7-b pr-7-c v1 v2 v3 v4" {
+		t.Errorf("left are %s", names)
+	}
+	seen = r.selectTags(t, "expire", dry, 200).Selection
+	if got := r.selectTags(t, "delete", request(seen), 200); got.Changed != 2 || got.Selection != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestExpireSelectedTags: tags get a date by the database's clock, or lose it.
 func TestExpireSelectedTags(t *testing.T) {
 	t.Parallel()
@@ -114,12 +144,13 @@ func TestSelectedTagsArePaged(t *testing.T) {
 	r.pushTo(t, "v1")
 	r.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 		SELECT top_level_namespace_id, repository_id, 'pr-' || lpad(i::text, 4, '0'), manifest_id FROM tags, generate_series(1, 1100) i`)
-	body, total, requests := `{"pattern": "pr-*", "count": 1100}`, 0, 0
+	seen := r.selectTags(t, "expire", `{"pattern": "pr-*", "in": "2d", "dry_run": true}`, 200).Selection
+	body, total, requests := fmt.Sprintf(`{"pattern": "pr-*", "count": 1100, "selection": %q}`, seen), 0, 0
 	for body != "" {
 		got := r.selectTags(t, "expire", strings.Replace(body, "{", `{"in": "2d", `, 1), 200)
 		total, requests = total+got.Changed, requests+1
 		if body = ""; got.Next != "" {
-			body = fmt.Sprintf(`{"pattern": "pr-*", "count": 1100, "after": %q}`, got.Next)
+			body = fmt.Sprintf(`{"pattern": "pr-*", "count": 1100, "after": %q, "selection": %q}`, got.Next, got.Selection)
 		}
 	}
 	r.selectTags(t, "expire", `{"in": "2d", "pattern": "*", "after": "-"}`, 409) // every tag, and no number

@@ -15,7 +15,8 @@ import (
 // selection is an argument that names a tag, or several by a pattern.
 type selection struct {
 	arg, repository, pattern string
-	count                    int // tags that it selects
+	count                    int    // tags that it selects
+	seen                     string // stands for these tags, if somebody is asked about them
 }
 
 // shownTags is how many of the selected tags a question shows.
@@ -48,7 +49,7 @@ func preview(cmd *cobra.Command, c *api.Client, list []selection, what string, b
 		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), s.body(body, "dry_run", true), &found); err != nil {
 			return "", 0, fmt.Errorf("%s: %w", s.arg, err)
 		}
-		s.count, total = found.Selected, total+found.Selected
+		s.count, s.seen, total = found.Selected, found.Selection, total+found.Selected
 		if !strings.Contains(s.pattern, "*") {
 			parts = append(parts, s.arg)
 			continue
@@ -78,8 +79,11 @@ func (s *selection) body(body map[string]any, name string, value any) map[string
 // change changes what the selection selects, as much as a request does at a time, and says so by
 // `done`, of a number of tags.
 func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body map[string]any, done func(tags string) string) (refused int, err error) {
-	request, changed := s.body(body, "count", s.count), 0
+	request, changed, seen := s.body(body, "count", s.count), 0, s.seen
 	for {
+		if seen != "" {
+			request["selection"] = seen
+		}
 		var answer api.ChangedTags
 		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), request, &answer); err != nil {
 			return refused, fmt.Errorf("%s: %w", s.arg, err)
@@ -94,6 +98,9 @@ func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body 
 			break
 		}
 		request["after"] = answer.Next
+		if seen != "" {
+			seen = answer.Selection
+		}
 	}
 	tags := s.arg
 	if strings.Contains(s.pattern, "*") {
@@ -120,6 +127,9 @@ func changeAll(cmd *cobra.Command, c *api.Client, list []selection, what string,
 	}
 	stay := 0
 	for i := range list {
+		if yes { // nobody has seen the tags
+			list[i].seen = ""
+		}
 		refused, err := list[i].change(cmd, c, what, body, done)
 		if stay += refused; err != nil {
 			return err
