@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"testing"
 )
 
 var (
@@ -47,4 +48,15 @@ func fields(form string) url.Values {
 		}
 	}
 	return values
+}
+
+// formAfter returns the fields of the first form of a page that stands after a text.
+func formAfter(t testing.TB, page, text string) url.Values {
+	t.Helper()
+	_, rest, ok := strings.Cut(page, text)
+	form, _, closed := strings.Cut(rest, "</form>")
+	if !ok || !closed {
+		t.Fatalf("the page has no form after %q:\n%s", text, page)
+	}
+	return fields(form)
 }

@@ -2,7 +2,6 @@ package ui
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -68,7 +67,8 @@ type policiesData struct {
 	Others    []policyRow // of the namespace or the registry, which apply here too
 	State     *pruneState // nil: hidden
 	Asks      []autoprune.Ask
-	NoDefault bool // the namespace has refused the registry's default policies
+	NoDefault bool   // the namespace has refused the registry's default policies
+	FreeAt    string // the page that frees bytes in the namespace, "": it isn't for the client
 	// Exceptions are the repositories in which only their own policies delete.
 	Exceptions []autoprune.Exception
 }
@@ -77,6 +77,9 @@ type policiesData struct {
 func (q *request) showPolicies(n *notice) error {
 	p := q.place()
 	d := policiesData{Place: p}
+	if p.IsNamespace() {
+		d.FreeAt = q.freeAt(p.namespace)
+	}
 	var err error
 	if d.Own, err = q.policyRows(p.api("/autoprunepolicy"), "", &p); err != nil {
 		return err
@@ -330,10 +333,7 @@ func savePolicy(q *request) error {
 
 // refusedPolicy shows the editor again, with the reason why the policy wasn't saved.
 func (q *request) refusedPolicy(e editorData, err error) error {
-	status := statusOf(err)
-	if _, ok := errors.AsType[formError](err); ok {
-		status = http.StatusBadRequest
-	}
+	status := formStatus(err)
 	if status == 0 {
 		return err
 	}

@@ -28,12 +28,13 @@ func setupPruned(t *testing.T, change ...func(*servertest.Options)) pruned {
 	dsn := dbtest.DSN(t)
 	pool := dbtest.Open(t, dsn)
 	var r pruned
+	since := time.Now().AddDate(-1, 0, 0) // always the same: a plan to free bytes holds for these statistics
 	change = append(change, func(o *servertest.Options) {
 		var err error
 		r.pruner, err = autoprune.New(autoprune.Options{
 			DB: pool, Catalog: o.Catalog, Log: o.Log, Interval: time.Second,
 			Pulls: func(context.Context) (autoprune.PullRecord, error) {
-				return autoprune.PullRecord{Since: time.Now().AddDate(-1, 0, 0)}, nil
+				return autoprune.PullRecord{Since: since}, nil
 			},
 			Used: func(context.Context, int64, []*autoprune.Tag) error { return nil },
 		})

@@ -53,6 +53,15 @@ func hidden(err error) bool {
 	return false
 }
 
+// formStatus returns the status of the page that says why a form didn't work, 0 for errors that aren't
+// about what was sent.
+func formStatus(err error) int {
+	if _, ok := errors.AsType[formError](err); ok {
+		return http.StatusBadRequest
+	}
+	return statusOf(err)
+}
+
 // get asks the management API and decodes its answer into out.
 func (q *request) get(path string, query url.Values, out any) error {
 	if len(query) > 0 {

@@ -129,6 +129,7 @@ func (u *UI) addRoutes() {
 	u.addImages()
 	u.addPolicies()
 	u.addRuns()
+	u.addFree()
 	u.addHolds()
 	u.addSettings()
 	u.addTrash()

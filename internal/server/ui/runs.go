@@ -53,6 +53,9 @@ type runsData struct {
 	scopedList
 	Runs  []autoprune.RunSummary
 	Pages pages
+	// FreeAt is the page that frees bytes in the namespace or, without one, in the registry; "": it isn't
+	// for the client.
+	FreeAt string
 }
 
 // showRuns lists the runs of auto-pruning, newest first.
@@ -71,9 +74,13 @@ func showRuns(q *request) error {
 	if err != nil {
 		return err
 	}
+	free := ""
+	if frame.Refused == "" {
+		free = q.freeAt(frame.Namespace)
+	}
 	return q.show("runs", page{
 		Title: "Pruning", Section: "runs", Lead: "Runs of auto-pruning, newest first. Runs that had nothing to do share one line.",
-		Data: runsData{frame, list.Runs, q.pagesOf(q.keep("namespace"), list.Next)},
+		Data: runsData{frame, list.Runs, q.pagesOf(q.keep("namespace"), list.Next), free},
 		Same: []same{command("purser prune runs %s", frame.Namespace), call("GET", "/autoprune/runs")},
 	})
 }
