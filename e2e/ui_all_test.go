@@ -222,8 +222,8 @@ func TestUIPolicies(t *testing.T) {
 	b.checkPage("the policies")
 }
 
-// TestUIOperations does what people who look after a registry do: they protect tags, ask why
-// something is kept, filter the audit log, and delete a repository and take it out of the trash.
+// TestUIOperations does what people who look after a registry do: they protect tags, delete those
+// that a pattern selects, ask what would go to free bytes, ask why something is kept, filter the audit log, and delete a repository and take it out of the trash.
 func TestUIOperations(t *testing.T) {
 	r, b := openUI(t, options{})
 	b.look(390, 844, "dark")
@@ -241,6 +241,25 @@ func TestUIOperations(t *testing.T) {
 	}
 
 	digest := eval[string](b, `document.querySelector("#main dl.pairs code").textContent`)
+	b.open(r.URL() + "/ui/repositories/acme/web/-/pattern")
+	eval[string](b, `(select => { select.value = "now"; select.dispatchEvent(new Event("change", {bubbles: true})); return "" })(document.querySelector("select[name=when]"))`)
+	b.wait("the fields of dates are hidden", `["in", "at"].every(name => !document.querySelector("form.pattern input[name=" + name + "]").checkVisibility())`)
+	b.do("asking what a pattern selects", chromedp.SendKeys(chromedp.CSS("#main input[name=pattern]"), "pr-5*"+kb.Enter))
+	b.wait("the tags are shown", `document.querySelector("#main section.card h2")?.textContent == "11 tags would be deleted now"`)
+	b.checkPage("the tags of a pattern")
+	b.answer()
+	b.do("deleting them", chromedp.Click(chromedp.CSS("button[value=change]")))
+	b.wait("the page says so", `document.querySelector(".notice")?.textContent.includes("11 tags were deleted")`)
+	if status := getStatus(t.Context(), r.URL()+"/v2/acme/web/manifests/pr-59"); status != 404 {
+		t.Errorf("a tag that the pattern selects: %d", status)
+	}
+
+	b.open(r.URL() + "/ui/namespaces/acme/-/free")
+	b.do("asking what would go", chromedp.SendKeys(chromedp.CSS("#main input[name=bytes]"), "1 GB"+kb.Enter))
+	b.wait("the plan is shown", `document.querySelector("#main section.card h2")?.textContent == "What would be deleted"`)
+	says(t, b.text(), "Nothing can be freed")
+	b.checkPage("a plan to free bytes")
+
 	b.open(r.URL() + "/ui/cleanup/explain")
 	b.do("asking why a manifest is kept", chromedp.SendKeys(chromedp.CSS("#main input[name=digest]"), digest),
 		chromedp.SendKeys(chromedp.CSS("#main input[name=repository]"), "acme/web"+kb.Enter))

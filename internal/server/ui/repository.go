@@ -98,7 +98,7 @@ func (q *request) showTags(n *notice) error {
 		Tags                         []tagRow
 		Pages                        pages
 		Clients                      []client
-		MayDelete                    bool
+		MayDelete, MaySelect         bool  // tags; MaySelect: delete them or set their dates by a pattern
 		Plot                         *plot // of pulls, nil if there is nothing to show
 	}
 	var pulls *plot
@@ -121,7 +121,7 @@ func (q *request) showTags(n *notice) error {
 	p.Data = data{
 		Info: info, Address: q.registryAddress(), Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
 		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
-		Clients: shown, MayDelete: q.mayDelete(place{repository: repository}), Plot: pulls,
+		Clients: shown, MayDelete: q.mayDelete(place{repository: repository}), MaySelect: len(q.tagActions(repository)) > 0, Plot: pulls,
 	}
 	p.Same = []same{command("purser tag list %s", repository), command("purser tag delete %s:TAG", repository), call("GET", apiPath("/repository/%s/tag", repository))}
 	return q.show("repository", p)

@@ -126,6 +126,7 @@ func (u *UI) addRoutes() {
 	u.add("/ui/repositories/{repository}", showRepository, nil)
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
 	u.add("/ui/namespaces", showNamespaces, nil)
+	u.addPattern()
 	u.addImages()
 	u.addPolicies()
 	u.addRuns()

@@ -1,0 +1,204 @@
+package ui
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// patternPath is the page on which people delete the tags that a pattern selects, or let them expire.
+const patternPath = "/ui/repositories/{repository}/-/pattern"
+
+func (u *UI) addPattern() {
+	u.add(patternPath, func(q *request) error { return q.showPattern(http.StatusOK, q.selecting(), nil) }, changePattern)
+}
+
+// patternData is the content of the page about the tags that a pattern selects.
+type patternData struct {
+	Repository string
+	// Pattern, When, In and At are as somebody has typed them. When is "now", or which of the API's
+	// members says when the tags are deleted: in, at or never.
+	Pattern, When, In, At string
+	Choices               []option         // for When: what the client may do
+	Found                 *api.ChangedTags // what the pattern selects, nil: nobody has asked
+	Refused               []api.RefusedTag // tags that stay
+}
+
+// Action is where the form is sent to.
+func (d patternData) Action() string { return link(patternPath, d.Repository) }
+
+// Minutes returns an age of less than an hour in words, "" for a longer one: m is minutes, and not
+// months.
+func (d patternData) Minutes() string {
+	age, err := autoprune.ParseAge(d.In)
+	if d.When != "in" || err != nil || age.Duration() >= time.Hour {
+		return ""
+	}
+	return age.Duration().String()
+}
+
+// Does says what happens to the selected tags, in the form that follows "will" or "would".
+func (d patternData) Does() string {
+	switch d.When {
+	case "in":
+		return "be deleted " + clip(64, d.In) + " from now"
+	case "at":
+		return "be deleted at " + clip(64, d.At)
+	case "never":
+		return "lose the date of deletion"
+	}
+	return "be deleted now"
+}
+
+// request returns the path of the operation that does what the form says, and the body for it.
+func (d patternData) request() (path string, body map[string]any, err error) {
+	path, body = apiPath("/repository/%s/tags/expire", d.Repository), map[string]any{"pattern": d.Pattern}
+	switch d.When {
+	case "now":
+		path = apiPath("/repository/%s/tags/delete", d.Repository)
+	case "in":
+		body["in"] = d.In
+	case "at":
+		body["at"] = d.At
+	case "never":
+		body["never"] = true
+	default:
+		return "", nil, formError("The form doesn't say what to do with the tags.")
+	}
+	return path, body, nil
+}
+
+// selecting returns the page's content with what a form has sent.
+func (q *request) selecting() patternData {
+	typed := func(name string) string { return strings.TrimSpace(q.form.Get(name)) }
+	d := patternData{Repository: q.repository(), Pattern: typed("pattern"), When: typed("when"), In: typed("in"), At: typed("at")}
+	d.Choices = q.tagActions(d.Repository)
+	if d.When == "" && len(d.Choices) > 0 {
+		d.When = d.Choices[0].Value
+	}
+	return d
+}
+
+// tagActions returns what the client may do with the tags that a pattern selects. A client that may
+// push, but not move tags, may not set a date either: see the operation expireTags.
+func (q *request) tagActions(repository string) (list []option) {
+	of := auth.OfRepository(repository)
+	if q.may(auth.Push, of) && q.ui.server.MayOverwrite(q.Context(), repository) {
+		list = []option{{"in", "delete them after a time"}, {"at", "delete them at a time"}, {"never", "take their dates away"}}
+	}
+	if q.may(auth.Delete, of) {
+		list = append(list, option{"now", "delete them now"})
+	}
+	return list
+}
+
+// showPattern shows the form, and what the pattern selects if somebody has asked for it.
+func (q *request) showPattern(status int, d patternData, n *notice) error {
+	if err := q.get(apiPath("/repository/%s", d.Repository), url.Values{"size_links": {"1"}}, nil); err != nil {
+		return err
+	}
+	shown := d.Pattern
+	if shown == "" {
+		shown = "pr-7-*"
+	}
+	out := q.repositoryPage(d.Repository, "none")
+	out.Crumbs = append(out.Crumbs, crumb{d.Repository, link("/ui/repositories/{repository}", d.Repository)})
+	out.Title, out.Tabs, out.Notice, out.Data = "Tags by a pattern", nil, n, d
+	out.Lead = "Deletes the tags whose names match a pattern, now or at a date. A * stands for any characters."
+	out.Same = []same{
+		command("purser tag expire '%s:%s' --in 2d", d.Repository, shown), command("purser tag delete '%s:%s'", d.Repository, shown),
+		call("POST", apiPath("/repository/%s/tags/expire", d.Repository)), call("POST", apiPath("/repository/%s/tags/delete", d.Repository)),
+	}
+	return q.showStatus(status, "pattern", out)
+}
+
+// changePattern shows what a pattern selects, or changes the tags that the page has shown.
+func changePattern(q *request) error {
+	d := q.selecting()
+	path, body, err := d.request()
+	switch {
+	case err != nil:
+	case q.form.Get("do") == "change":
+		n, failed := q.changeSelected(&d, path, body)
+		if failed == nil {
+			return q.showPattern(http.StatusOK, d, n)
+		}
+		err = failed
+		if statusOf(err) == http.StatusConflict { // the page shows what is to be looked at again
+			if found, again := q.selected(path, body); again == nil {
+				d.Found = found
+			}
+		}
+	default:
+		d.Found, err = q.selected(path, body)
+	}
+	if err == nil {
+		return q.showPattern(http.StatusOK, d, nil)
+	}
+	if status := formStatus(err); status != 0 {
+		return q.showPattern(status, d, noticeOf(err, ""))
+	}
+	return err
+}
+
+// selected asks which tags a request would change.
+func (q *request) selected(path string, body map[string]any) (*api.ChangedTags, error) {
+	dry := maps.Clone(body)
+	dry["dry_run"] = true
+	found := new(api.ChangedTags)
+	if err := q.call(http.MethodPost, path, dry, found); err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// changeSelected changes the tags that the page has shown, as many as one request of the API does, and
+// says what it did. If there are more, the notice has a form that goes on.
+func (q *request) changeSelected(d *patternData, path string, body map[string]any) (*notice, error) {
+	count, err := strconv.Atoi(strings.TrimSpace(q.form.Get("count")))
+	switch {
+	case q.form.Get("selection") == "":
+		return nil, formError("Ask for a preview first.")
+	case err != nil:
+		found, err := q.selected(path, body)
+		d.Found = found
+		if err == nil {
+			err = formError("Nothing was changed: type the number of the tags to confirm.")
+		}
+		return nil, err
+	}
+	request := maps.Clone(body)
+	request["count"], request["selection"] = count, q.form.Get("selection")
+	if after := q.form.Get("after"); after != "" {
+		request["after"] = after
+	}
+	var done api.ChangedTags
+	if err := q.call(http.MethodPost, path, request, &done); err != nil {
+		return nil, err
+	}
+	d.Refused = done.Refused
+	n := &notice{Bad: len(done.Refused) > 0, Text: plural(done.Changed, "tag", "tags") + " will " + d.Does() + "."}
+	if d.When == "now" {
+		n.Text = plural(done.Changed, "tag was", "tags were") + " deleted. Garbage collection keeps their images for a while: until then, the history restores them."
+	} else if d.When == "never" {
+		n.Text = plural(done.Changed, "tag has", "tags have") + " no date of deletion any more."
+	}
+	if len(done.Refused) > 0 {
+		n.Text += " " + plural(len(done.Refused), "tag stays", "tags stay") + ", as is said below."
+	}
+	if done.Next != "" {
+		n.Text += " There are more."
+		n.Undo = &undo{Action: d.Action(), Text: "Go on", Fields: []field{
+			{"do", "change"}, {"pattern", d.Pattern}, {"when", d.When}, {"in", d.In}, {"at", d.At},
+			{"count", strconv.Itoa(count)}, {"selection", done.Selection}, {"after", done.Next},
+		}}
+	}
+	return n, nil
+}
