@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/catalog"
 )
 
 func (u *UI) addSettings() { u.addPlace("/settings", showSettings, changeSettings) }
@@ -46,6 +46,7 @@ type settingsData struct {
 	Prune       *pruneState
 	Quota       *api.QuotaView
 	SeesQuota   bool
+	Labels      *catalog.TagLabels // nil: hidden, or a repository
 	MayDelete   bool
 	Typed       url.Values // of a form that the registry refused
 }
@@ -121,7 +122,7 @@ func (q *request) showSettings(status int, n *notice) error {
 	}
 	out.Same = []same{command("purser protection list %s", p.Name()), command("purser grant list %s", p.Name()), call("GET", p.api("/tagprotection"))}
 	if p.IsNamespace() {
-		out.Same = append(out.Same, command("purser quota show %s", p.Name()))
+		out.Same = append(out.Same, command("purser quota show %s", p.Name()), command("purser namespace labels %s", p.Name()))
 	} else {
 		out.Same = append(out.Same, command("purser repo visibility %s public|private", p.Name()))
 	}
@@ -198,6 +199,13 @@ func (q *request) readNamespaceSettings(d *settingsData) error {
 	case !hidden(err):
 		return err
 	}
+	var labels catalog.TagLabels
+	switch err := q.get(d.Place.api("/taglabels"), nil, &labels); {
+	case err == nil:
+		d.Labels = &labels
+	case !hidden(err):
+		return err
+	}
 	quota, sees, err := q.quota(d.Place.namespace)
 	d.Quota, d.SeesQuota = quota, sees
 	return err
@@ -235,6 +243,9 @@ func changeSettings(q *request) error {
 		err = q.call(http.MethodDelete, memberPath(p, f), nil, nil)
 	case "defaults":
 		err = q.call(http.MethodPut, p.api("/autoprune"), map[string]bool{"uses_defaults": f.Get("defaults") == "on"}, nil)
+	case "labels":
+		body := catalog.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
+		err = q.call(http.MethodPut, p.api("/taglabels"), body, nil)
 	case "quota":
 		err = q.saveQuota(p)
 	case "delete-quota":
@@ -252,10 +263,7 @@ func changeSettings(q *request) error {
 
 // refusedSettings shows the settings again, with the reason why a form didn't work.
 func (q *request) refusedSettings(err error) error {
-	status := statusOf(err)
-	if _, ok := errors.AsType[formError](err); ok {
-		status = http.StatusBadRequest
-	}
+	status := formStatus(err)
 	if status == 0 {
 		return err
 	}

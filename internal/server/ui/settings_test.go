@@ -31,6 +31,8 @@ func TestSettingsOfRepository(t *testing.T) {
 	want(t, r.as("reader").page(t, 200, "/ui/repositories/acme/web"), "pr-0", "!Delete picked tags", `!type="checkbox"`)
 	want(t, admin.page(t, 200, "/ui/repositories/acme/web"), "Delete picked tags")
 	want(t, r.as("maintainer").page(t, 200, path), "No rule protects tags here", "!Nobody has a role")
+	want(t, r.as("maintainer").page(t, 200, "/ui/namespaces/acme/-/settings"), "Labels of images")
+	want(t, r.as("reader").page(t, 200, "/ui/namespaces/acme/-/settings"), "!Labels of images")
 	want(t, admin.page(t, 200, path), "No rule protects tags here", "Nobody has a role", "Delete this repository")
 	r.page(t, 303, path)
 	r.as("reader").send(t, path, url.Values{"do": {"visibility"}, "visibility": {"public"}}).WantStatus(t, 403)
@@ -92,6 +94,14 @@ func TestSettingsOfNamespace(t *testing.T) {
 		t.Errorf("quota %+v", q)
 	}
 	want(t, r.page(t, 200, "/ui/namespaces/acme"), "2 of 100", "refuses above 100%")
+	want(t, page, `name="expires_after" value="true">`, `name="immutable" value="true">`)
+	r.send(t, path, url.Values{"do": {"labels"}, "expires_after": {"true"}}).WantStatus(t, 303)
+	want(t, r.page(t, 200, path), `name="expires_after" value="true" checked>`, `name="immutable" value="true">`)
+	var labels catalog.TagLabels
+	r.Manage(t, "GET", "/organization/acme/taglabels", "").Into(t, 200, &labels)
+	if labels != (catalog.TagLabels{Expiry: true}) {
+		t.Errorf("labels %+v", labels)
+	}
 	r.send(t, path, url.Values{"do": {"defaults"}, "defaults": {"off"}}).WantStatus(t, 303)
 	want(t, r.page(t, 200, path), "refuses the registry's default policies")
 	want(t, r.page(t, 200, "/ui/namespaces/acme/-/policies"), "default policies don't apply here")
