@@ -300,6 +300,54 @@ func TestPagesElsewhere(t *testing.T) {
 	}
 }
 
+// TestAbsentListIsNoEmptyOne expects an error of an object without the list, on each page: a mirror would
+// take a registry that answers so for an emptied one. null is how some registries write an empty list.
+func TestAbsentListIsNoEmptyOne(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pages []string
+		want  string // "": no error
+	}{
+		{[]string{`{"name":"app"}`}, "isn't the JSON of a list"},
+		{[]string{`{"errors":[]}`}, "isn't the JSON of a list"},
+		{[]string{`{}`}, "isn't the JSON of a list"},
+		{[]string{`null`}, "isn't the JSON of a list"},
+		{[]string{`{"KEY":["v1"]}`, `{"errors":[{"code":"UNKNOWN"}]}`}, "isn't the JSON of a list"},
+		{[]string{`{"other":{"KEY":[]}}`}, "isn't the JSON of a list"},
+		{[]string{`{"name":"app","KEY":null}`}, ""},
+		{[]string{`{"KEY":[]}`}, ""},
+		{[]string{`{"KEY":["v1"]}`, `{"KEY":null}`}, ""},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			page, key := len(r.URL.Query()["last"]), "tags"
+			if strings.HasSuffix(r.URL.Path, "/_catalog") {
+				key = "repositories"
+			}
+			if page+1 < len(c.pages) {
+				w.Header().Set("Link", "<"+r.URL.Path+`?last=x>; rel="next"`)
+			}
+			fmt.Fprint(w, strings.ReplaceAll(c.pages[page], "KEY", key)) //nolint:errcheck // in a test
+		}))
+		registry, err := Open(Options{Host: strings.TrimPrefix(s.URL, "http://")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := func(string) bool { return true }
+		repository, err := registry.Repository(t.Context(), "app")
+		if err == nil {
+			_, err = repository.Tags(t.Context(), all)
+		}
+		_, catalogErr := registry.Repositories(t.Context(), all)
+		for _, err := range []error{err, catalogErr} {
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s: %v", c.pages, err)
+			}
+		}
+		registry.Close()
+		s.Close()
+	}
+}
+
 // TestTokensStay expects that a redirect to another host takes no token along.
 func TestTokensStay(t *testing.T) {
 	t.Parallel()

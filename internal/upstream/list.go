@@ -243,9 +243,9 @@ func (l *limited) Read(p []byte) (int, error) {
 }
 
 // decodeNames passes the strings of an array in an object to `add`, as they come: all of them
-// together may be more than one wants in memory.
+// together may be more than one wants in memory. An object without the array isn't a list.
 func decodeNames(r io.Reader, key string, add func(string) error) error {
-	d := json.NewDecoder(r)
+	d, seen := json.NewDecoder(r), false
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return notJSON(err)
 	}
@@ -260,6 +260,7 @@ func decodeNames(r io.Reader, key string, add func(string) error) error {
 			}
 			continue
 		}
+		seen = true
 		err = elements(d, func() error {
 			t, err := d.Token()
 			text, ok := t.(string)
@@ -274,6 +275,9 @@ func decodeNames(r io.Reader, key string, add func(string) error) error {
 	}
 	if _, err := d.Token(); err != nil {
 		return notJSON(err)
+	}
+	if !seen {
+		return notJSON(nil)
 	}
 	return nil
 }
