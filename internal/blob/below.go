@@ -2,7 +2,6 @@ package blob
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -84,6 +83,21 @@ func ReadDirBelow(dir, name string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
+// notDirectory says that there is something under a name that isn't a directory below the store's.
+type notDirectory struct{ name, dir string }
+
+func (e *notDirectory) Error() string { return e.name + " isn't a directory below " + e.dir }
+
+// Unreadable says whether err is about one file or directory, and not about the store: this process may
+// not read it, or something else has a directory's name. It isn't an [ErrNotFound].
+func Unreadable(err error) bool {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrWrongStore) {
+		return false
+	}
+	_, other := errors.AsType[*notDirectory](err)
+	return other || errors.Is(err, fs.ErrPermission)
+}
+
 // openDirBelow opens the directory `name` below the directory `dir`, under the rules of OpenBelow.
 // Something else under the name is no ErrNotFound: a listing must not be taken for complete.
 func openDirBelow(dir, name string) (*os.File, error) {
@@ -96,10 +110,7 @@ func openDirBelow(dir, name string) (*os.File, error) {
 	if err == nil {
 		return f, nil
 	}
-	if err = below(name, err); Irregular(err) {
-		err = fmt.Errorf("%s isn't a directory below %s", name, dir)
-	}
-	return nil, err
+	return nil, belowDir(dir, name, err)
 }
 
 // removeBelow removes a file below the directory `dir`, or what else is there.
@@ -125,6 +136,14 @@ func below(name string, err error) error {
 		if errors.Is(err, e) {
 			return &irregular{name}
 		}
+	}
+	return err
+}
+
+// belowDir interprets the error of reading the directory `name` below the directory `dir`.
+func belowDir(dir, name string, err error) error {
+	if err = below(name, err); Irregular(err) {
+		err = &notDirectory{name, dir}
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"unicode/utf8"
 )
 
 // Tree is a store in which the files of another registry can be found, to import them. Paths are
@@ -16,7 +17,8 @@ import (
 // Store.Open and Store.Stat. Dir and s3.Store implement it.
 type Tree interface {
 	// Directories returns the names of the directories in the directory `dir`, sorted; none if
-	// there is no such directory. A directory of an S3 store is a common prefix of keys.
+	// there is no such directory. A directory of an S3 store is a common prefix of keys. If there is
+	// something else, or it may not be read, the error is Unreadable.
 	Directories(ctx context.Context, dir string) ([]string, error)
 
 	// Files returns all files below the directory `dir`, in no particular order; none if there is
@@ -25,9 +27,14 @@ type Tree interface {
 	Files(ctx context.Context, dir string) iter.Seq2[Object, error]
 
 	// Others returns the paths of what is in the directory `dir`, and with `deep` in all directories
-	// below it, that is neither a directory nor a regular file, sorted: symbolic links, which no
-	// listing follows, FIFOs and so on. An S3 store has none.
+	// below it that can be read, that is neither a directory nor a regular file, sorted: symbolic
+	// links, which no listing follows, FIFOs and so on. What has a name that isn't UTF-8 is among them,
+	// and in no other listing, since no key is such a name. An S3 store has none.
 	Others(ctx context.Context, dir string, deep bool) ([]string, error)
+
+	// Readable returns an error that is Unreadable if a file that Stat finds may not be read. Who may
+	// look at an S3 store's object may read it.
+	Readable(ctx context.Context, key string) error
 }
 
 var _ Tree = (*Dir)(nil)
@@ -47,7 +54,7 @@ func (d *Dir) Directories(ctx context.Context, dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && utf8.ValidString(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -78,21 +85,41 @@ func (d *Dir) walk(ctx context.Context, dir string, yield func(Object, error) bo
 		if err == nil {
 			err = ctx.Err()
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // deleted meanwhile, or there is no directory
+		if err == nil && !utf8.ValidString(file) {
+			return passOver(e)
 		}
-		if err != nil || !e.Type().IsRegular() {
+		var info fs.FileInfo
+		if err == nil {
+			if !e.Type().IsRegular() {
+				return nil
+			}
+			info, err = e.Info()
+		}
+		o := Object{Key: file}
+		switch err = belowDir(d.path, file, err); {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // deleted meanwhile, or there is no directory
+		case err == nil:
+			o.Size, o.Modified = info.Size(), info.ModTime()
+		case Unreadable(err):
+			err = fmt.Errorf("listing files: %w", err)
+		default:
 			return err
 		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil && !yield(Object{Key: file, Size: info.Size(), Modified: info.ModTime()}, nil) {
+		if !yield(o, err) {
 			return fs.SkipAll
 		}
-		return err
+		return nil
 	})
+}
+
+// passOver makes a walk go on behind an entry. An os.Root's file system can't open a directory whose
+// name isn't UTF-8.
+func passOver(e fs.DirEntry) error {
+	if e.IsDir() {
+		return fs.SkipDir
+	}
+	return nil
 }
 
 // Others implements Tree.
@@ -108,11 +135,16 @@ func (d *Dir) Others(ctx context.Context, dir string, deep bool) ([]string, erro
 	defer root.Close() //nolint:errcheck // only read
 	var others []string
 	err = fs.WalkDir(root.FS(), name, func(file string, e fs.DirEntry, err error) error {
-		switch {
+		switch err = belowDir(d.path, file, err); {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil // deleted meanwhile, or there is no directory
+		case Unreadable(err) && file != name:
+			return nil // Files names it
 		case err != nil:
 			return err
+		case !utf8.ValidString(file):
+			others = append(others, file)
+			return passOver(e)
 		case e.IsDir() && file != name && !deep:
 			return fs.SkipDir
 		case file != name && !e.IsDir() && !e.Type().IsRegular():
@@ -124,6 +156,15 @@ func (d *Dir) Others(ctx context.Context, dir string, deep bool) ([]string, erro
 		return nil, fmt.Errorf("listing what is no file: %w", err)
 	}
 	return others, nil
+}
+
+// Readable implements Tree.
+func (d *Dir) Readable(ctx context.Context, key string) error {
+	r, err := d.Open(ctx, key, 0, 0)
+	if err != nil {
+		return err
+	}
+	return r.Close()
 }
 
 // inside returns the name of a directory below the store's, relative to it, with slashes.

@@ -31,6 +31,9 @@ func (s *Store) Directories(ctx context.Context, dir string) ([]string, error) {
 // Others implements blob.Tree: a bucket has objects only.
 func (s *Store) Others(context.Context, string, bool) ([]string, error) { return nil, nil }
 
+// Readable implements blob.Tree: HEAD needs the same right as GET.
+func (s *Store) Readable(context.Context, string) error { return nil }
+
 // Files implements blob.Tree.
 func (s *Store) Files(ctx context.Context, dir string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
