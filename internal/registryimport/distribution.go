@@ -40,8 +40,7 @@ func (d *distribution) repositories(ctx context.Context) iter.Seq2[found, error]
 func (d *distribution) walk(ctx context.Context, name string, yield func(found, error) bool) bool {
 	below, err := d.store.Directories(ctx, path.Join(d.root, "repositories", name))
 	if err != nil {
-		yield(found{}, err)
-		return false
+		return unreadable(name, err, yield)
 	}
 	own := func(dir string) bool { return strings.HasPrefix(dir, "_") && dir != "_manifests" }
 	if !others(ctx, d.store, path.Join(d.root, "repositories", name), name, own, yield) {
@@ -66,11 +65,18 @@ func (d *distribution) contents(ctx context.Context, repository string) (content
 	named := make(map[string]bool) // tags that are in `out` or skipped
 	dir := path.Join(d.root, "repositories", repository, "_manifests")
 	for file, err := range d.store.Files(ctx, dir) {
-		if err != nil {
-			return out, err
-		}
-		parts := strings.Split(strings.TrimPrefix(file.Key, dir+"/"), "/")
+		parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(file.Key, dir), "/"), "/")
+		reason, odd := reasonOf(err)
 		switch {
+		case odd && len(parts) > 2 && parts[0] == "revisions":
+			out.skipped = append(out.skipped, Skip{Repository: repository, Reason: reason})
+		case odd && len(parts) > 1 && parts[0] == "tags":
+			if !named[parts[1]] { // else it is the tag's history
+				named[parts[1]] = true
+				out.skipped = append(out.skipped, Skip{Repository: repository, Tag: parts[1], Reason: reason})
+			}
+		case err != nil:
+			return out, err
 		case len(parts) == 4 && parts[0] == "revisions" && parts[3] == "link":
 			digest, err := oci.ParseDigest(parts[1] + ":" + parts[2])
 			if err != nil {
@@ -144,6 +150,9 @@ func (d *distribution) revisionsWithoutLink(ctx context.Context, repository, dir
 				continue
 			}
 			links, err := d.store.Directories(ctx, path.Join(dir, algorithm, hex))
+			if _, ok := reasonOf(err); ok {
+				continue // the listing of files has named it
+			}
 			if err != nil {
 				return err
 			}

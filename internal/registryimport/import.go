@@ -113,6 +113,7 @@ type importer struct {
 func Run(ctx context.Context, o Options) (Report, error) {
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Store = readable{o.Store}
 	began := time.Now()
 	src, err := open(ctx, o.Store, strings.Trim(o.Dir, "/"))
 	if err != nil {
@@ -150,7 +151,10 @@ func (m *importer) run(ctx context.Context) error {
 			continue
 		}
 		group.Go(func() error {
-			if err := m.repository(groupCtx, name); err != nil {
+			err := m.repository(groupCtx, name)
+			if b, ok := errors.AsType[*broken](err); ok {
+				m.skip(Skip{Repository: name, Reason: b.reason})
+			} else if err != nil {
 				return fmt.Errorf("importing %s: %w", name, err)
 			}
 			m.count(func(r *Report) { r.Repositories++ })

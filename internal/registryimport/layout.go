@@ -51,16 +51,14 @@ func (l *layouts) repositories(ctx context.Context) iter.Seq2[found, error] {
 func (l *layouts) walk(ctx context.Context, name string, yield func(found, error) bool) bool {
 	isLayout, err := l.isLayout(ctx, name)
 	if err != nil {
-		yield(found{}, err)
-		return false
+		return unreadable(name, err, yield)
 	}
 	if isLayout && !yield(found{name: name}, nil) {
 		return false
 	}
 	below, err := l.store.Directories(ctx, path.Join(l.root, name))
 	if err != nil {
-		yield(found{}, err)
-		return false
+		return unreadable(name, err, yield)
 	}
 	// zot's own directories begin with "_" or ".". Purser's objects are in a directory objects.
 	own := func(dir string) bool {
@@ -129,8 +127,8 @@ func (l *layouts) contents(ctx context.Context, repository string) (contents, er
 		}
 		if _, seen := out.manifests[d]; !seen {
 			file, err := l.store.Stat(ctx, l.manifestKey(repository, d))
-			if err != nil && !errors.Is(err, blob.ErrNotFound) {
-				return out, err
+			if _, ok := reasonOf(err); err != nil && !ok && !errors.Is(err, blob.ErrNotFound) {
+				return out, err // else reading it says why it can't be imported
 			}
 			out.manifests[d] = file.Modified
 		}
@@ -158,6 +156,9 @@ func (l *layouts) elsewhere(ctx context.Context, d oci.Digest) (string, error) {
 		l.full = sync.OnceValues(func() (map[string]string, error) {
 			found := make(map[string]string)
 			for file, err := range l.store.Files(ctx, l.root) {
+				if _, ok := reasonOf(err); ok {
+					continue // that it can't be read is named where it is needed
+				}
 				if err != nil {
 					return nil, err
 				}

@@ -33,7 +33,8 @@ type one struct {
 }
 
 // repository imports a repository: its tags with all that they need, then what refers to these
-// manifests, then the others. It returns no error for content that it skips.
+// manifests, then the others. It returns no error for content that it skips, and a *broken error if
+// the repository itself can't be read.
 func (m *importer) repository(ctx context.Context, name string) error {
 	p := &one{importer: m, name: name, path: path.Join(m.opt.To, name), done: make(map[oci.Digest]error),
 		linked: make(map[oci.Digest]bool)}
@@ -344,7 +345,7 @@ func (p *one) blob(ctx context.Context, need oci.Descriptor) (catalog.ForeignBlo
 		return b, err
 	}
 	if b.Size = file.Size; file.Size == need.Size {
-		return b, nil
+		return b, p.opt.Store.Readable(ctx, b.Key)
 	}
 	sum, err := hash(ctx, p.opt.Store, b.Key, need.Digest.Algorithm())
 	if err == nil && sum != need.Digest {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"path"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/oci"
@@ -39,9 +41,70 @@ type source interface {
 // found is a repository or, if reason isn't empty, a path that the import passes over and why.
 type found struct{ name, reason string }
 
-// passedOver says that something is neither a directory nor a regular file.
+// passedOver says that something is neither a directory nor a regular file, or has a name that no key is.
 func passedOver(key string) string {
+	if !utf8.ValidString(key) {
+		return fmt.Sprintf("the name of %q isn't UTF-8", key)
+	}
 	return key + " is neither a directory nor a regular file (symbolic links to directories aren't followed)"
+}
+
+// unreadable yields an error that listing the repositories below the directory of `name` has met. It
+// returns whether the listing goes on: it does if the directory is broken, and isn't the root of all.
+func unreadable(name string, err error, yield func(found, error) bool) bool {
+	if reason, ok := reasonOf(err); ok && name != "" {
+		return yield(found{name, reason}, nil)
+	}
+	yield(found{}, err)
+	return false
+}
+
+// readable is a store whose errors about one file or directory, that it can't be read, are *broken.
+type readable struct{ Store }
+
+// brokenIf makes an error that is only about the file or directory `key` a *broken one.
+func brokenIf(key string, err error) error {
+	if !blob.Unreadable(err) {
+		return err
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err // the rest repeats the key
+	}
+	return brokenf("%s can't be read: %w", key, err)
+}
+
+func (r readable) Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	o, err := r.Store.Open(ctx, key, off, length)
+	return o, brokenIf(key, err)
+}
+
+func (r readable) Stat(ctx context.Context, key string) (blob.Object, error) {
+	o, err := r.Store.Stat(ctx, key)
+	return o, brokenIf(key, err)
+}
+
+func (r readable) Readable(ctx context.Context, key string) error {
+	return brokenIf(key, r.Store.Readable(ctx, key))
+}
+
+func (r readable) Directories(ctx context.Context, dir string) ([]string, error) {
+	names, err := r.Store.Directories(ctx, dir)
+	return names, brokenIf(dir, err)
+}
+
+func (r readable) Files(ctx context.Context, dir string) iter.Seq2[blob.Object, error] {
+	return func(yield func(blob.Object, error) bool) {
+		for o, err := range r.Store.Files(ctx, dir) {
+			if !yield(o, brokenIf(o.Key, err)) {
+				return
+			}
+		}
+	}
+}
+
+func (r readable) Others(ctx context.Context, dir string, deep bool) ([]string, error) {
+	keys, err := r.Store.Others(ctx, dir, deep)
+	return keys, brokenIf(dir, err)
 }
 
 // others yields the entries of dir, a directory in which repositories may be, that are neither
@@ -50,8 +113,7 @@ func passedOver(key string) string {
 func others(ctx context.Context, s Store, dir, name string, own func(string) bool, yield func(found, error) bool) bool {
 	keys, err := s.Others(ctx, dir, false)
 	if err != nil {
-		yield(found{}, err)
-		return false
+		return unreadable(name, err, yield)
 	}
 	for _, key := range keys {
 		if !own(path.Base(key)) && !yield(found{path.Join(name, path.Base(key)), passedOver(key)}, nil) {
@@ -89,9 +151,9 @@ func open(ctx context.Context, s Store, dir string) (source, error) {
 		return nil, fmt.Errorf("%q isn't a directory below the blob store", dir)
 	}
 	root := path.Join(dir, "docker/registry/v2")
-	below, err := s.Directories(ctx, root)
-	if err != nil {
-		return nil, err
+	below, unlisted := s.Directories(ctx, root)
+	if _, ok := reasonOf(unlisted); unlisted != nil && !ok { // else "docker" may be a repository of zot's that is broken
+		return nil, unlisted
 	}
 	for _, name := range below {
 		if name == "repositories" {
@@ -110,6 +172,9 @@ func open(ctx context.Context, s Store, dir string) (source, error) {
 		if _, err := s.Stat(ctx, path.Join(dir, f.name, "oci-layout")); !errors.Is(err, blob.ErrNotFound) {
 			return l, err
 		}
+	}
+	if unlisted != nil {
+		return nil, unlisted
 	}
 	where := "the blob store"
 	if dir != "" {
