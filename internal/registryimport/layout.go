@@ -105,9 +105,9 @@ func (l *layouts) contents(ctx context.Context, repository string) (contents, er
 	if err == nil {
 		text, err = readFile(ctx, l.store, key, maxIndex)
 	}
-	var index v1.Index
+	var list []v1.Descriptor
 	if err == nil {
-		if err = json.Unmarshal(text, &index); err != nil {
+		if list, err = manifestsOf(text); err != nil {
 			err = brokenf("the file %s: %w", key, err)
 		}
 	}
@@ -118,7 +118,7 @@ func (l *layouts) contents(ctx context.Context, repository string) (contents, er
 	if err != nil {
 		return out, err
 	}
-	for _, m := range index.Manifests {
+	for _, m := range list {
 		tag := m.Annotations[v1.AnnotationRefName]
 		d, err := oci.ParseDigest(string(m.Digest))
 		if err != nil {
@@ -141,6 +141,22 @@ func (l *layouts) contents(ctx context.Context, repository string) (contents, er
 		}
 	}
 	return out, nil
+}
+
+// manifestsOf returns the list of an index.json: an empty one if it is null, as some programs write it.
+func manifestsOf(text []byte) ([]v1.Descriptor, error) {
+	var index struct {
+		Manifests json.RawMessage `json:"manifests"`
+	}
+	if err := json.Unmarshal(text, &index); err != nil {
+		return nil, err
+	}
+	if index.Manifests == nil {
+		return nil, errors.New("it has no manifests, not even an empty list")
+	}
+	var list []v1.Descriptor
+	err := json.Unmarshal(index.Manifests, &list)
+	return list, err
 }
 
 func (l *layouts) manifestKey(repository string, d oci.Digest) string {

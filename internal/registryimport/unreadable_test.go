@@ -218,6 +218,7 @@ func TestLayoutsGoOnBehindWhatIsBroken(t *testing.T) {
 		"annotations":{"org.opencontainers.image.ref.name":"v1"}}]}`
 	for name, text := range map[string]string{
 		"app": index, "locked-index": index, "locked-blobs": index,
+		"object": "{}", "null": "null", "other": `{"errors":[]}`, "array": "[]", "emptied": `{"manifests":[]}`, "emptied-null": `{"schemaVersion":2,"manifests":null}`,
 	} {
 		o.put(name+"/oci-layout", `{"imageLayoutVersion":"1.0.0"}`, longAgo)
 		o.put(name+"/index.json", text, longAgo)
@@ -231,6 +232,7 @@ func TestLayoutsGoOnBehindWhatIsBroken(t *testing.T) {
 	if report.Tags != 1 || tagsOf(t, b, "app")["v1"] != d {
 		t.Errorf("imported %+v", report)
 	}
-	names(t, skipped, "app\xff:: the name of ",
+	names(t, skipped, "app\xff:: the name of ", "array:: the file array/index.json: ", "null:: the file null/index.json: it has no manifests",
+		"object:: the file object/index.json: it has no manifests", "other:: the file other/index.json: it has no manifests",
 		"locked-index:: locked-index/index.json can't be read", "locked-blobs:v1: locked-blobs/blobs/sha256/", "lost+found:: lost+found/oci-layout can't be read")
 }
