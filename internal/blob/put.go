@@ -66,7 +66,7 @@ func PutFile(ctx context.Context, path string, size int64, r io.Reader) error {
 	if err := fileowner.Inherit(f); err != nil {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
-	n, err := io.Copy(f, contextReader{ctx, io.LimitReader(r, size)})
+	n, err := io.Copy(f, ContextReader{ctx, io.LimitReader(r, size)})
 	if err == nil && n != size {
 		err = fmt.Errorf("there are %d bytes instead of %d: %w", n, size, io.ErrUnexpectedEOF)
 	}
@@ -82,15 +82,15 @@ func PutFile(ctx context.Context, path string, size int64, r io.Reader) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// contextReader is a reader that fails when its context has ended.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
+// ContextReader is a reader that fails when its context has ended. Reading a file doesn't by itself.
+type ContextReader struct {
+	Context context.Context
+	Reader  io.Reader
 }
 
-func (c contextReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
+func (c ContextReader) Read(p []byte) (int, error) {
+	if err := c.Context.Err(); err != nil {
 		return 0, err
 	}
-	return c.r.Read(p)
+	return c.Reader.Read(p)
 }

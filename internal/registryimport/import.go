@@ -106,6 +106,7 @@ type importer struct {
 
 	mu     sync.Mutex
 	report Report
+	hashed map[blob.Object]oci.Digest // files that were read, since they have another size than a manifest says
 }
 
 // Run imports. Content that can't be imported is skipped, and reported to o.Skipped. If Run returns
@@ -127,7 +128,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	m := &importer{opt: o, source: src, report: Report{Format: src.format(), Source: src.prefix()}}
+	m := &importer{opt: o, source: src, report: Report{Format: src.format(), Source: src.prefix()},
+		hashed: make(map[blob.Object]oci.Digest)}
 	err = m.run(ctx)
 	m.report.Took = time.Since(began)
 	return m.report, err

@@ -347,11 +347,29 @@ func (p *one) blob(ctx context.Context, need oci.Descriptor) (catalog.ForeignBlo
 	if b.Size = file.Size; file.Size == need.Size {
 		return b, p.opt.Store.Readable(ctx, b.Key)
 	}
-	sum, err := hash(ctx, p.opt.Store, b.Key, need.Digest.Algorithm())
+	sum, err := p.digestOf(ctx, file, need.Digest.Algorithm())
 	if err == nil && sum != need.Digest {
 		err = brokenf("blob %s is damaged: the file %s has %d bytes and the digest %s, not %d bytes", need.Digest, b.Key, file.Size, sum, need.Size)
 	}
 	return b, err
+}
+
+// digestOf returns a file's digest. Many manifests may need the file, and each is looked at twice: it is
+// read once.
+func (m *importer) digestOf(ctx context.Context, file blob.Object, a oci.Algorithm) (oci.Digest, error) {
+	m.mu.Lock()
+	sum, known := m.hashed[file]
+	m.mu.Unlock()
+	if known && sum.Algorithm() == a {
+		return sum, nil
+	}
+	sum, err := hash(ctx, m.opt.Store, file.Key, a)
+	if err == nil {
+		m.mu.Lock()
+		m.hashed[file] = sum
+		m.mu.Unlock()
+	}
+	return sum, err
 }
 
 // put stores a manifest and points tags to it. Without a condition, the tags are new.

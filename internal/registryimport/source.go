@@ -211,7 +211,7 @@ func instead(err error) string {
 	return ": what has its name isn't a regular file in the blob store"
 }
 
-// hash returns the digest of a file.
+// hash returns the digest of a file. It may take hours, and ends with the context.
 func hash(ctx context.Context, s blob.Store, key string, a oci.Algorithm) (oci.Digest, error) {
 	r, err := s.Open(ctx, key, 0, -1)
 	if errors.Is(err, blob.ErrNotFound) {
@@ -222,7 +222,7 @@ func hash(ctx context.Context, s blob.Store, key string, a oci.Algorithm) (oci.D
 	}
 	defer r.Close() //nolint:errcheck // only read
 	h := a.New()
-	if _, err := io.Copy(h, r); err != nil {
+	if _, err := io.Copy(h, blob.ContextReader{Context: ctx, Reader: r}); err != nil {
 		return oci.Digest{}, fmt.Errorf("reading the file %s: %w", key, err)
 	}
 	return oci.FromHash(a, h), nil
