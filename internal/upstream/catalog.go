@@ -372,7 +372,7 @@ func (a *API) quay(ctx context.Context, namespace string, names *collector) erro
 }
 
 // decodeEntries passes the elements of an array to `add`, as they come. With a key the array is a member
-// of an object, whose text `nextKey` is returned.
+// of an object, whose text `nextKey` is returned. An object without the array isn't a list.
 func decodeEntries[T any](r io.Reader, key, nextKey string, add func(T) error) (next string, err error) {
 	d := json.NewDecoder(r)
 	array := func() error {
@@ -390,6 +390,7 @@ func decodeEntries[T any](r io.Reader, key, nextKey string, add func(T) error) (
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return "", notJSON(err)
 	}
+	seen := false
 	for d.More() {
 		member, err := d.Token()
 		if err != nil {
@@ -397,7 +398,7 @@ func decodeEntries[T any](r io.Reader, key, nextKey string, add func(T) error) (
 		}
 		switch member {
 		case key:
-			err = array()
+			seen, err = true, array()
 		case nextKey:
 			var text *string
 			if err = d.Decode(&text); err != nil {
@@ -414,6 +415,9 @@ func decodeEntries[T any](r io.Reader, key, nextKey string, add func(T) error) (
 	}
 	if _, err := d.Token(); err != nil {
 		return "", notJSON(err)
+	}
+	if !seen {
+		return "", notJSON(nil)
 	}
 	return next, nil
 }

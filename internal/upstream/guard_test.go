@@ -428,3 +428,14 @@ func TestBlobsElsewhere(t *testing.T) {
 		registry.Close()
 	}
 }
+
+// TestAbsentEntries is the same of the lists of products' APIs.
+func TestAbsentEntries(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{`{"errors":[]}`: false, `{}`: false, `{"next":"x"}`: false, `{"results":null}`: true, `{"results":[]}`: true, `{"results":[{}]}`: true} {
+		_, err := decodeEntries(strings.NewReader(text), "results", "next", func(struct{}) error { return nil })
+		if (err == nil) != want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
