@@ -27,8 +27,8 @@ var (
 
 // Bounds of reading labels. The reads of a push are bounded in number (labelImages), in size and
 // in time, and those of all pushes in number (labelReads), so that pushes hold little memory. At
-// most labelReadsWaiting reads wait; those of one account, or of one address without an account, may
-// be a quarter of them.
+// most labelReadsWaiting reads wait; a quarter of them may be those of one account, of the robots of
+// one namespace, or of one address without an account.
 const (
 	labelImages  = 100     // images of an index
 	labelConfig  = 4 << 20 // bytes of a configuration
@@ -252,7 +252,7 @@ func (c *Catalog) readConfiguration(ctx context.Context, image labelSource) (lab
 func labelReader(ctx context.Context) limit.Caller {
 	s := audit.SourceOf(ctx)
 	if s.Actor != "" {
-		return limit.Caller{Account: s.Actor, Known: true}
+		return limit.Caller{Account: limit.Share(s.Actor), Known: true}
 	}
 	return limit.Caller{Address: limit.Client(s.Address)}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -21,6 +22,15 @@ type Caller struct {
 }
 
 type callerKey struct{}
+
+// Share names whose share an account uses: its own or, since a namespace may have thousands of robots
+// ("NAMESPACE+NAME"), that of all robots of the namespace together ("NAMESPACE+").
+func Share(account string) string {
+	if namespace, _, robot := strings.Cut(account, "+"); robot {
+		return namespace + "+"
+	}
+	return account
+}
 
 // WithCaller returns a context for Queue.Enter that says who calls. Calls without it are the
 // process's own: they come first and have no share.

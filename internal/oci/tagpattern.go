@@ -41,7 +41,7 @@ func ParseTagPattern(text string) (TagPattern, error) {
 	}
 	text = strings.TrimSpace(text)
 	if text == "" {
-		return TagPattern{}, errors.New("it is empty, which every tag matches; leave it out to select every tag")
+		return TagPattern{}, errors.New("it is empty, which every tag matches; to select every tag, use .*")
 	}
 	if n := utf8.RuneCountInString(unwrap(text)); n > MaxTagPattern {
 		return TagPattern{}, fmt.Errorf("it has %d characters and at most %d are allowed", n, MaxTagPattern)

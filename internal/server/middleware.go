@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,16 +100,9 @@ func (o *Observation) Account() string {
 	return o.Principal.Name
 }
 
-// Share names whose share of what all clients share the request uses: that of the account or, since a
-// namespace may have thousands of robots, that of all robots of a namespace together ("NAMESPACE+"). ""
-// if nobody is logged in.
-func (o *Observation) Share() string {
-	account := o.Account()
-	if namespace, _, robot := strings.Cut(account, "+"); robot {
-		return namespace + "+"
-	}
-	return account
-}
+// Share names whose share of what all clients share the request uses (see limit.Share). "" if nobody is
+// logged in.
+func (o *Observation) Share() string { return limit.Share(o.Account()) }
 
 // Encrypted says whether the client has sent the request over https: to Purser, or to a trusted
 // proxy that says so.
