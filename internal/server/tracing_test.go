@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-var attributeNames = regexp.MustCompile("`([a-z]+(?:\\.[a-z_]+)+)`")
+var attributeNames = regexp.MustCompile("`([a-z_]+(?:\\.[a-z_]+)+)`")
 
 // TestTracesAreDocumented: docs/tracing.md names the attributes that the spans of requests have, and no
 // others, and nothing that clients keep secret is in a span. The test isn't parallel, since it
