@@ -206,7 +206,7 @@ func (a *API) authorization(ctx context.Context, kind string) (string, error) {
 		return "", fmt.Errorf("the log-in to %s has left a token that its API doesn't take: log in with an access token as the password", of.host.Name())
 	case kind == Quay && have.Username != "$oauthtoken":
 		// Without credentials the API would list what is public, and say nothing of the rest.
-		return "", fmt.Errorf("Quay's API takes no password of %s: log in to %s with the name $oauthtoken and an OAuth token, or list by /v2/_catalog", Printable(have.Username), of.host.Name())
+		return "", fmt.Errorf("the API of Quay takes no password of %s: log in to %s with the name $oauthtoken and an OAuth token, or list by /v2/_catalog", Printable(have.Username), of.host.Name())
 	}
 	if a.at != of {
 		of.guard.credentialsTo(a.at.host.Name())
