@@ -101,7 +101,9 @@ func TestReceiverThatWasSlow(t *testing.T) {
 		logged(t, d, entryOf(audit.PushRepo, "app/web", fmt.Sprint(i)))
 	}
 	dispatchAll(t, s)
-	s.lanes.lane(t.Context(), hook{ID: h.ID, URL: stuck.URL})
+	var secret string
+	must(t, d.Pool.QueryRow(t.Context(), "SELECT secret FROM webhooks WHERE uuid = $1", h.ID).Scan(&secret))
+	s.lanes.lane(t.Context(), hook{ID: h.ID, URL: stuck.URL, Secret: secret})
 	if n := count(t, d, "attempts = 0"); n != 2*laneWidth {
 		t.Errorf("%d notices weren't tried, want %d: the lane went on", n, 2*laneWidth)
 	}
