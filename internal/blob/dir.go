@@ -181,7 +181,7 @@ func (d *Dir) place(key string) (dir, name string, err error) {
 // deleted successfully.
 func (d *Dir) mounted() error {
 	if _, err := os.Stat(filepath.Join(d.objects, "ff")); err != nil {
-		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted? \"purser store adopt\" completes a copy that lacks empty directories): %w", ErrWrongStore, d.path, err)
+		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted? \"purser store adopt\" completes a copy that lacks empty directories; if the store is lost and there are backups, \"purser store restore TARGET\" fills it again): %w", ErrWrongStore, d.path, err)
 	}
 	return nil
 }
