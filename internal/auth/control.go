@@ -284,7 +284,7 @@ func (c *Control) scopeStands(ctx context.Context, p *Principal, a Access, r Res
 	if found, err := c.right(ctx, p.ID, r); err != nil || found.namespace == granted {
 		return true
 	}
-	// What is cached may be of the former namespace.
+	// The cached right may be of the former namespace.
 	found, err := c.readRights(ctx, p.ID, []Resource{r}, c.opt.PublicByDefault)
 	return err != nil || found[0].namespace == granted
 }

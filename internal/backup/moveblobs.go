@@ -92,8 +92,8 @@ type blobMove struct {
 	told *teller
 	mu   sync.Mutex
 	out  MovedBlobs
-	// began is when the last pass found no server, by the database's clock.
-	began time.Time
+	// servers is what the table of servers had when the last pass began: see recordOfServers.
+	servers string
 }
 
 func (m *blobMove) run(ctx context.Context) (err error) {
@@ -107,8 +107,8 @@ func (m *blobMove) run(ctx context.Context) (err error) {
 	}
 	defer gc.ResumeSweeps(ctx, conn)
 	if m.Finish {
-		if err := conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&m.began); err != nil {
-			return fmt.Errorf("reading the database's clock: %w", err)
+		if m.servers, err = recordOfServers(ctx, conn); err != nil {
+			return err
 		}
 		if err := requireStopped(ctx, conn); err != nil {
 			return err
@@ -271,16 +271,26 @@ func (m *blobMove) finish(ctx context.Context, conn *pgx.Conn) error {
 		if err := requireStopped(ctx, locked); err != nil { // again, since the pass may have taken long
 			return err
 		}
-		var ran bool
-		if err := locked.QueryRow(ctx, "SELECT EXISTS (SELECT FROM servers WHERE seen_at >= $1)", m.began).Scan(&ran); err != nil {
-			return fmt.Errorf("looking for servers that ran meanwhile: %w", err)
+		now, err := recordOfServers(ctx, locked)
+		if err != nil {
+			return err
 		}
-		if ran {
+		if now != m.servers {
 			return errRan
 		}
 		m.reach("locked")
 		return m.handOver(ctx, conn)
 	})
+}
+
+// recordOfServers returns a text that differs from an earlier one if a server ran in between, whatever
+// the database's clock showed: each server has a row with an id of its own.
+func recordOfServers(ctx context.Context, q db.Querier) (text string, err error) {
+	err = q.QueryRow(ctx, "SELECT COALESCE(string_agg(replica || ' ' || seen_at || ' ' || stopped, ',' ORDER BY replica), '') FROM servers").Scan(&text)
+	if err != nil {
+		return "", fmt.Errorf("looking for servers that ran meanwhile: %w", err)
+	}
+	return text, nil
 }
 
 // errRan says that the objects of the last pass may not be all.

@@ -95,7 +95,7 @@ func TestForecast(t *testing.T) {
 			if (s.Full != nil) != (tt.full > 0) {
 				t.Fatalf("full at %v, want in %v", s.Full, tt.full)
 			}
-			// What other programs write meanwhile changes what is left.
+			// Other programs may write to the disk meanwhile.
 			if tt.full > 0 && (time.Until(*s.Full)-tt.full).Abs() > tt.full/4 {
 				t.Errorf("full in %v, want in %v", time.Until(*s.Full), tt.full)
 			}

@@ -84,7 +84,7 @@ func TestTagsByPattern(t *testing.T) {
 		t.Errorf("it expires at %s", at)
 	}
 
-	// What was moved or pushed since the preview is shown again before anything is deleted.
+	// Tags that were moved or pushed since the preview are shown again before anything is deleted.
 	form = url.Values{"pattern": {"pr-*"}, "when": {"now"}}
 	confirm = r.selected(t, form, "3 tags would be deleted now", `data-confirm="Delete 3 tags?`)
 	r.Put(t, "acme/web", "pr-1", r.Simple(t, "acme/web", "moved", nil))
