@@ -156,7 +156,7 @@ var clients = []struct {
 }{
 	{"github.com/minio/minio-go", []string{"internal/blob/s3", "internal/blob/blobtest"},
 		"the S3 client is known to internal/blob/s3, and to its tests' buckets, alone; all others use blob.Store"},
-	{"github.com/danielgtaylor/huma", []string{"internal/server/management"},
+	{"github.com/danielgtaylor/huma", []string{"internal/api", "internal/server/management"},
 		"huma is the management API's; what its operations do are plain functions of other packages"},
 	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/redislock"},
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},

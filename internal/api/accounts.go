@@ -149,20 +149,6 @@ type Permissions struct {
 	NextPage      string            `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
-// PermissionView is the role of an account or a team in a repository or a namespace.
-type PermissionView struct {
-	Name        string    `json:"name" doc:"Of the account or the team" example:"alice"`
-	Role        string    `json:"role" enum:"read,write,maintain,admin"`
-	IsRobot     *bool     `json:"is_robot,omitempty" doc:"Whether the account is a robot; absent for teams"`
-	IsOrgMember *bool     `json:"is_org_member,omitempty" doc:"Whether the account is in a team of the namespace, or a robot of it; absent for teams"`
-	CreatedAt   time.Time `json:"created_at"`
-}
-
-// PermissionRequest is the body of a request to give a role.
-type PermissionRequest struct {
-	Role string `json:"role" enum:"read,write,maintain,admin,reader,writer,maintainer,administrator" doc:"Quay's name or Purser's: read is reader, write is writer, maintain is maintainer, admin is administrator"`
-}
-
 // TeamView is a team of a namespace in answers.
 type TeamView struct {
 	Name        string      `json:"name" example:"developers"`

@@ -8,9 +8,7 @@ package api
 import (
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/gc"
 )
 
 // PolicyView is an auto-prune policy as answers of the API show it. The members that Quay's API
@@ -34,40 +32,6 @@ type PolicyView struct {
 	Version    int64                `json:"version" doc:"Each saving of the policy raises it"`
 	CreatedAt  time.Time            `json:"created_at"`
 	UpdatedAt  time.Time            `json:"updated_at" doc:"When the policy was last saved"`
-}
-
-// ProtectionRule is a tag protection rule in answers.
-type ProtectionRule struct {
-	UUID      string    `json:"uuid" format:"uuid"`
-	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
-	Warnings  []string  `json:"warnings,omitempty" doc:"Unintended tags that the pattern may protect"`
-	Problem   string    `json:"problem,omitempty" doc:"Why this version can't read the rule, which protects every tag then"`
-	CreatedAt time.Time `json:"created_at"`
-}
-
-// WebhookView is a webhook in answers.
-type WebhookView struct {
-	UUID           uuid.UUID `json:"uuid" format:"uuid"`
-	Title          string    `json:"title"`
-	URL            string    `json:"url" example:"https://hooks.example.com/purser"`
-	Events         []string  `json:"events" nullable:"false"`
-	Enabled        bool      `json:"enabled" doc:"False: the webhook gets no new notices, and those that wait aren't sent"`
-	DisabledReason string    `json:"disabled_reason,omitempty" doc:"Why the registry has disabled the webhook"`
-	CreatedAt      time.Time `json:"created_at"`
-	UpdatedAt      time.Time `json:"updated_at"`
-}
-
-// WebhookDelivery is a notice in answers.
-type WebhookDelivery struct {
-	UUID        uuid.UUID  `json:"uuid" format:"uuid" doc:"The notice's webhook-id"`
-	Event       string     `json:"event"`
-	State       string     `json:"state" enum:"waiting,delivered,given_up"`
-	Attempts    int        `json:"attempts" doc:"Number of attempts to deliver it, including one under way"`
-	LastError   string     `json:"last_error,omitempty" doc:"Why the last attempt failed"`
-	CreatedAt   time.Time  `json:"created_at"`
-	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"When a waiting notice is tried next"`
-	EndedAt     *time.Time `json:"ended_at,omitempty" doc:"When it was delivered or given up"`
-	Body        string     `json:"body,omitempty" doc:"The body of the request. Lists leave it out"`
 }
 
 // PullState is the state of pull counting.
@@ -99,15 +63,4 @@ type RedisPulls struct {
 	Behind    *float64   `json:"behind_seconds" doc:"Time since last_processed_timestamp"`
 	Keys      int64      `json:"keys_processed_count" doc:"Number of keys that were ever flushed"`
 	Problems  []string   `json:"problems" nullable:"false" doc:"Reasons why pulls can't be counted or may be lost, and what to do"`
-}
-
-// RetryRequest is the body of a request to retry failed reviews.
-type RetryRequest struct {
-	Kind gc.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
-}
-
-// Retried counts the failed reviews that were queued again.
-type Retried struct {
-	Blobs     int64 `json:"blobs"`
-	Manifests int64 `json:"manifests"`
 }

@@ -124,7 +124,7 @@ type OwnChangeForm struct {
 
 // TransformSchema adds the members of Quay's answer that can't be changed.
 func (OwnChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "anonymous", "username", "verified", "can_create_repo", "preferred_namespace", "organizations", "next_page", "logins",
+	return api.ReadOnly(s, "anonymous", "username", "verified", "can_create_repo", "preferred_namespace", "organizations", "next_page", "logins",
 		"super_user", "is_me", "has_password_set", "robot")
 }
 
@@ -153,7 +153,7 @@ func (a *API) addOwnAccount() {
 		if err := a.opt.Accounts.ChangeAccount(ctx, p.Name, change); err != nil {
 			return nil, err
 		}
-		user, err := a.user(ctx, Paging{})
+		user, err := a.user(ctx, api.Paging{})
 		return &output{user}, err
 	})
 }
@@ -245,7 +245,7 @@ type NewUserForm struct {
 
 // TransformSchema adds the read-only members of an account.
 func (NewUserForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "kind", "name", "verified", "enabled", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
+	return api.ReadOnly(s, "kind", "name", "verified", "enabled", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
 }
 
 func (a *API) createUser(ctx context.Context, n api.NewUser) (made api.UserMade, err error) {
@@ -293,7 +293,7 @@ type UserChangeForm struct {
 
 // TransformSchema adds the read-only members of an account.
 func (UserChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "kind", "name", "username", "verified", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
+	return api.ReadOnly(s, "kind", "name", "username", "verified", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
 }
 
 // addUserChanges adds the operations that show, change and delete an account.

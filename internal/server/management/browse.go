@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -149,7 +150,7 @@ type newNamespace struct {
 
 // TransformSchema adds the read-only members of a namespace.
 func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "created_at", "repositories", "size", "is_admin", "teams", "ordered_teams")
+	return api.ReadOnly(s, "created_at", "repositories", "size", "is_admin", "teams", "ordered_teams")
 }
 
 func (a *API) addNamespace() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -170,7 +171,7 @@ type newRepository struct {
 
 // TransformSchema adds the read-only members of a repository.
 func (newRepository) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size", "last_pulled_at", "recent_pulls")
+	return api.ReadOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size", "last_pulled_at", "recent_pulls")
 }
 
 // path returns the full name of the repository.

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -293,7 +294,7 @@ func (e tagExpiration) time() (at time.Time, err error) {
 
 // TransformSchema adds the read-only members of a tag.
 func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
+	return api.ReadOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
 		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "is_protected", "protected_by", "last_pulled_at", "pull_count", "pull_count_display")
 }
 

@@ -3,37 +3,23 @@ package management
 import (
 	"context"
 	"errors"
-	"net/http"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/clock"
 )
 
-// addClock adds the operations that show whether the clocks are fit to delete by, and confirm the
+// addClock binds the operations that show whether the clocks are fit to delete by, and confirm the
 // database's clock.
 func (a *API) addClock() {
-	type output struct{ Body api.Clock }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "getClock", Method: http.MethodGet, Path: "/clock", Tags: []string{"system"},
-		Summary:     "Get whether the clocks are fit to delete by",
-		Description: "While clocks disagree, or the database's clock is in doubt, nothing is deleted for its age. The answer is about the replica that answers the request.",
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
+	serve(a, api.GetClock, func(ctx context.Context, _ *struct{}) (*api.Clock, error) {
 		state, err := a.clock(ctx)
-		return &output{state}, err
+		return &state, err
 	})
-	type confirmed struct{ Body api.ClockConfirmed }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "confirmClock", Method: http.MethodPost, Path: "/clock/confirm", Tags: []string{"system"},
-		Summary:     "Say that the database's clock is right",
-		Description: "Ends the doubt about the database's clock, so that what is old by it is deleted again. It doesn't help where two clocks differ: one of them must be set.",
-	}, func(ctx context.Context, _ *struct{}) (*confirmed, error) {
+	serve(a, api.ConfirmClock, func(ctx context.Context, _ *struct{}) (*api.ClockConfirmed, error) {
 		if a.opt.Clocks == nil {
 			state, err := a.clock(ctx)
-			return &confirmed{api.ClockConfirmed{Clock: state}}, err
+			return &api.ClockConfirmed{Clock: state}, err
 		}
 		if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"confirm": "the database's clock"}); err != nil {
 			return nil, err
@@ -43,7 +29,7 @@ func (a *API) addClock() {
 			return nil, err
 		}
 		state, err := a.clock(ctx)
-		return &confirmed{api.ClockConfirmed{Confirmed: doubt, Clock: state}}, err
+		return &api.ClockConfirmed{Confirmed: doubt, Clock: state}, err
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -116,22 +115,7 @@ func init() {
 		if status == http.StatusUnprocessableEntity { // Quay answers 400
 			status = http.StatusBadRequest
 		}
-		var list []string
-		for _, err := range errs {
-			d, ok := err.(huma.ErrorDetailer)
-			switch {
-			case !ok:
-				list = append(list, err.Error())
-			case d.ErrorDetail().Location == "":
-				list = append(list, d.ErrorDetail().Message)
-			default:
-				list = append(list, fmt.Sprintf("%s: %s", d.ErrorDetail().Location, d.ErrorDetail().Message))
-			}
-		}
-		if len(list) > 0 {
-			text = strings.Join(list, "; ")
-		}
-		return describeError(status, text)
+		return describeError(status, cmp.Or(detailsOf(errs), text))
 	}
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, text string, errs ...error) huma.StatusError {
 		p := huma.NewError(status, text, errs...)

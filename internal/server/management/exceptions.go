@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
@@ -33,12 +34,12 @@ func (a *API) addExceptions() {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	const path = "/repository/{repository}/autoprune/exception"
 	type output struct{ Body exceptionList }
-	list := func(ctx context.Context, t autoprune.Target, page Paging) (*output, error) {
+	list := func(ctx context.Context, t autoprune.Target, page api.Paging) (*output, error) {
 		var after string
 		if _, err := parseCursor(page.NextPage, "exception", &after); err != nil {
 			return nil, err
 		}
-		found, more, err := prune.Exceptions(ctx, t, after, page.most())
+		found, more, err := prune.Exceptions(ctx, t, after, page.Most())
 		out := new(output)
 		if out.Body.Exceptions = found; found == nil {
 			out.Body.Exceptions = []autoprune.Exception{}
@@ -50,7 +51,7 @@ func (a *API) addExceptions() {
 	}
 	type ofNamespace struct {
 		PolicyOfNamespace
-		Paging
+		api.Paging
 	}
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "listAutoPruneExceptions", Method: http.MethodGet, Path: "/organization/{orgname}/autoprune/exceptions", Tags: tags,
@@ -62,7 +63,7 @@ func (a *API) addExceptions() {
 		OperationID: "getAutoPruneException", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary: "Ask whether a repository is an exception, in which only its own policies delete", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *PolicyOfRepository) (*output, error) {
-		return list(ctx, autoprune.Target{Repository: in.Repository}, Paging{})
+		return list(ctx, autoprune.Target{Repository: in.Repository}, api.Paging{})
 	})
 	type makeInput struct {
 		PolicyOfRepository

@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
@@ -17,7 +18,7 @@ func (a *API) addExemptions() {
 	const path = "/repository/{repository}/autoprune/exemptions"
 	type exemptionsInput struct {
 		PolicyOfRepository
-		Paging
+		api.Paging
 	}
 	type exemptionsOutput struct {
 		Body struct {
@@ -35,7 +36,7 @@ func (a *API) addExemptions() {
 		if _, err := parseCursor(in.NextPage, "exemption", &after); err != nil {
 			return nil, err
 		}
-		list, more, err := prune.Exemptions(ctx, in.Repository, after, in.most())
+		list, more, err := prune.Exemptions(ctx, in.Repository, after, in.Most())
 		out := new(exemptionsOutput)
 		out.Body.Exemptions = list
 		if more {

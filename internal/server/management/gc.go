@@ -2,18 +2,13 @@ package management
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/server/runs"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
-	"github.com/purser-registry/purser/internal/oci"
 )
 
 func (a *API) addGC() {
@@ -78,109 +73,43 @@ func (a *API) startGC(ctx context.Context, req gcRequest) (*runs.Run[gcReport], 
 	}))
 }
 
-// explainedBlob explains why a blob is kept, or when it will be deleted. It does so twice: in
-// members for programs, and in sentences for people.
-type explainedBlob struct {
-	explain.BlobExplanation
-	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
-}
-
-// TransformSchema marks the member "review" as one that may be null.
-func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return nullable(s, "review")
-}
-
-// explainedManifest explains why a manifest is kept, or when it will be deleted. It does so
-// twice: in members for programs, and in sentences for people.
-type explainedManifest struct {
-	explain.ManifestExplanation
-	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
-}
-
-// TransformSchema marks members that may be null.
-func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return nullable(s, "review", "subject")
-}
-
-// addGCState adds the operations that show the state of garbage collection, explain why a blob
+// addGCState binds the operations that show the state of garbage collection, explain why a blob
 // or manifest is kept, and retry failed reviews.
 func (a *API) addGCState() {
-	type status struct{ Body gc.GCStatus }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "getGCStatus", Method: http.MethodGet, Path: "/gc/status", Tags: []string{"gc"},
-		Summary: "Get the status of garbage collection",
-	}, func(ctx context.Context, _ *struct{}) (*status, error) {
-		s, err := a.opt.GC.Collector.GCStatus(ctx)
-		return &status{s}, err
+	collector := a.opt.GC.Collector
+	serve(a, api.GetGCStatus, func(ctx context.Context, _ *struct{}) (*gc.GCStatus, error) {
+		s, err := collector.GCStatus(ctx)
+		return &s, err
 	})
-
-	type blobInput struct {
-		Digest oci.Digest `path:"digest" doc:"Digest of the blob"`
-	}
-	type blobOutput struct{ Body explainedBlob }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "explainBlob", Method: http.MethodGet, Path: "/gc/explain/{digest}", Tags: []string{"gc"},
-		Summary: "Explain why a blob is kept, or when it will be deleted", Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *blobInput) (*blobOutput, error) {
-		e, err := explain.Blob(ctx, a.opt.GC.Collector, in.Digest)
+	serve(a, api.ExplainBlob, func(ctx context.Context, in *api.BlobItem) (*api.ExplainedBlob, error) {
+		e, err := explain.Blob(ctx, collector, in.Digest)
 		if err != nil {
 			return nil, err
 		}
-		return &blobOutput{explainedBlob{e, e.Sentences()}}, nil
+		return &api.ExplainedBlob{BlobExplanation: e, Explanation: e.Sentences()}, nil
 	})
-
-	type activityInput struct {
-		Days int `query:"days" minimum:"1" maximum:"31" default:"30" doc:"How many days, of which today is the last"`
-	}
-	type activity struct {
-		Days []gc.DayReclaimed `json:"days" nullable:"false" doc:"The oldest first. Days on which nothing was deleted are left out"`
-	}
-	type activityOutput struct{ Body activity }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "getGCActivity", Method: http.MethodGet, Path: "/gc/activity", Tags: []string{"gc"},
-		Summary: "Get what garbage collection has deleted, by day", Description: "Days are UTC. The registry remembers 31 of them.",
-	}, func(ctx context.Context, in *activityInput) (*activityOutput, error) {
-		days, err := a.opt.GC.Collector.ReclaimedByDay(ctx, in.Days)
-		return &activityOutput{activity{days}}, err
-	})
-
-	type manifestInput struct {
-		Repository string     `path:"repository" doc:"Name of the repository" example:"library/alpine"`
-		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
-	}
-	type manifestOutput struct{ Body explainedManifest }
-	// The explanation contains the error text of a failed review, which may disclose internals
-	// of the database. Therefore the operation needs auth.Administer.
-	add(a, auth.Administer, huma.Operation{
-		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
-		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will be deleted",
-		Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *manifestInput) (*manifestOutput, error) {
-		e, err := explain.Manifest(ctx, a.opt.GC.Collector, in.Repository, in.Digest)
+	serve(a, api.ExplainManifest, func(ctx context.Context, in *api.ManifestItem) (*api.ExplainedManifest, error) {
+		e, err := explain.Manifest(ctx, collector, in.Repository, in.Digest)
 		if err != nil {
 			return nil, err
 		}
-		return &manifestOutput{explainedManifest{e, e.Sentences()}}, nil
+		return &api.ExplainedManifest{ManifestExplanation: e, Explanation: e.Sentences()}, nil
 	})
-
-	type retryInput struct{ Body *api.RetryRequest }
-	type retryOutput struct{ Body api.Retried }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "retryGC", Method: http.MethodPost, Path: "/gc/retry", Tags: []string{"gc"},
-		Summary:     "Try reviews again that failed too often",
-		Description: "A review that failed too often is not tried again. This makes all such reviews due again.",
-		Errors:      []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
-	}, func(ctx context.Context, in *retryInput) (*retryOutput, error) {
-		out, kind := new(retryOutput), gc.ReviewKind("")
+	serve(a, api.GetGCActivity, func(ctx context.Context, in *api.ActivityQuery) (*api.Activity, error) {
+		days, err := collector.ReclaimedByDay(ctx, in.Days)
+		return &api.Activity{Days: days}, err
+	})
+	serve(a, api.RetryGC, func(ctx context.Context, in *api.RetryInput) (*api.Retried, error) {
+		out, kind := new(api.Retried), gc.ReviewKind("")
 		if in.Body != nil {
 			kind = in.Body.Kind
 		}
 		var err error
 		if kind != gc.ReviewOfBlobs {
-			out.Body.Manifests, err = a.opt.GC.Collector.RetryFailed(ctx, gc.ReviewOfManifests)
+			out.Manifests, err = collector.RetryFailed(ctx, gc.ReviewOfManifests)
 		}
 		if err == nil && kind != gc.ReviewOfManifests {
-			out.Body.Blobs, err = a.opt.GC.Collector.RetryFailed(ctx, gc.ReviewOfBlobs)
+			out.Blobs, err = collector.RetryFailed(ctx, gc.ReviewOfBlobs)
 		}
 		return out, err
 	})

@@ -4,8 +4,10 @@
 //
 // Rules of the package:
 //
-//   - Each operation is registered by add, with the access that it needs. The OpenAPI document
-//     shows the access as x-access.
+//   - An operation is a value of package api, with its types and the access that it needs, and
+//     serve binds it to the function that it runs. Requests over HTTP get there by the route, and
+//     pages of the UI by Run, with the same checks of access and input. Operations that aren't
+//     values yet are registered by add. The OpenAPI document shows the access as x-access.
 //   - An operation only calls a function of a lower package and converts input and output, so
 //     that the command line could call the same function.
 //   - The API refuses a request with an unknown or invalid parameter or member of the body: a
@@ -124,6 +126,7 @@ type API struct {
 
 	huma     huma.API
 	routes   []*route // in the order in which they are tried
+	bound    map[string]*bound
 	document func() (document, error)
 	gc       *runs.List[gcReport]
 	checks   *runs.List[checkReport]
@@ -140,6 +143,7 @@ func New(o Options) (*API, error) {
 	a := &API{
 		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
 		gc:     runs.New[gcReport]("garbage collection", o.Log),
+		bound:  make(map[string]*bound),
 		checks: runs.New[checkReport]("a check", o.Log),
 		loose:  runs.New[*loosefk.Result]("a run of loose foreign keys", o.Log),
 	}
@@ -267,26 +271,6 @@ func add[I, O any](a *API, access auth.Access, op huma.Operation, handle func(ct
 	delete(op.Responses, "422") // huma's own status for invalid input; here it is 400
 }
 
-// nullable marks the given properties of a schema as ones that may be null. It is for
-// properties that refer to another schema; huma has no struct tag for these.
-func nullable(s *huma.Schema, properties ...string) *huma.Schema {
-	for _, name := range properties {
-		s.Properties[name] = &huma.Schema{OneOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
-	}
-	return s
-}
-
-// readOnly adds members of an answer to the schema of a request body. A client can then read a
-// resource, change it and send it back with these members, which the registry ignores.
-func readOnly(s *huma.Schema, members ...string) *huma.Schema {
-	for _, name := range members {
-		if s.Properties[name] == nil {
-			s.Properties[name] = &huma.Schema{ReadOnly: true, Description: "Read-only: it is ignored in requests"}
-		}
-	}
-	return s
-}
-
 // ServeHTTP answers one request. It implements huma.Adapter.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
@@ -386,10 +370,13 @@ func (a *API) checkName(r *http.Request, access auth.Access, repository string) 
 	return err
 }
 
-// checkParameters returns an error for the client if a parameter of the path or the query
-// contains text that PostgreSQL can't store.
+// checkParameters returns an error for the client if a parameter of the path is empty, or one of the
+// path or the query contains text that PostgreSQL can't store.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if values[name] == "" {
+			return server.Refusal(http.StatusBadRequest, "path.%s: required path parameter is missing", name)
+		}
 		if err := server.CheckText(name, values[name]); err != nil {
 			return err
 		}

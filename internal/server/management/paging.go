@@ -7,47 +7,17 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// Paging has the query parameters of a list that comes in pages. It is exported because huma finds
-// parameters only in exported types.
-type Paging struct {
-	Limit    int    `query:"limit" minimum:"0" doc:"Most entries of a page. 0, and more than 500, count as 500. A page has fewer if they are long"`
-	NextPage string `query:"next_page" doc:"The next_page of the page before"`
-}
-
-// paged is an input with these parameters.
-type paged interface{ page() Paging }
-
-func (p Paging) page() Paging { return p }
-
-// NameContains is the query parameter that selects entries of a list by their names. It is exported
-// because huma finds parameters only in exported types.
-type NameContains struct {
-	Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
-}
-
-// nameFiltered is an input with this parameter.
-type nameFiltered interface{ named() string }
-
-func (c NameContains) named() string { return c.Contains }
-
 // maxPage is the most entries of a page.
-const maxPage = 500
+const maxPage = api.MostOfPage
 
-// most returns how many entries the page has at most.
-func (p Paging) most() int {
-	if p.Limit == 0 {
-		return maxPage
-	}
-	return min(p.Limit, maxPage)
-}
-
-// after returns the name after which the page begins, "" for the first page. `of` names the list.
-func (p Paging) after(of string) (name string, err error) {
+// pageAfter returns the name after which a page begins, "" for the first page. `of` names the list.
+func pageAfter(p api.Paging, of string) (name string, err error) {
 	_, err = parseCursor(p.NextPage, of, &name)
 	return name, err
 }
@@ -78,15 +48,12 @@ func pageRows(op *huma.Operation) int {
 // reserve takes memory of the request's share for an answer that is a list. The result writes the
 // answer, and gives back what turns out not to be needed.
 func (o *operation) reserve(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, error) {
-	n := int64(describedMemory)
-	switch {
-	case o.rows > 0:
-		rows := o.rows
-		if asked, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && asked > 0 {
-			rows = asked
-		}
-		n = min(listMemory, int64(min(rows, maxPage))*rowMemory)
-	case r.Method != http.MethodGet || len(o.Parameters) == 0:
+	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+	if err != nil {
+		limit = 0
+	}
+	n := o.memory(limit)
+	if n == 0 {
 		return w, nil
 	}
 	lease := server.Observed(r.Context()).Lease
@@ -95,6 +62,22 @@ func (o *operation) reserve(w http.ResponseWriter, r *http.Request) (http.Respon
 		return w, err
 	}
 	return &listAnswer{w, lease, taken}, nil
+}
+
+// memory returns how many bytes of memory an answer may take, 0 if it isn't worth counting. `limit`
+// is how many entries of a page the client wants, 0 if it hasn't said so.
+func (o *operation) memory(limit int) int64 {
+	switch {
+	case o.rows > 0:
+		rows := o.rows
+		if limit > 0 {
+			rows = limit
+		}
+		return min(listMemory, int64(min(rows, maxPage))*rowMemory)
+	case o.Method != http.MethodGet || len(o.Parameters) == 0:
+		return 0
+	}
+	return describedMemory
 }
 
 // listAnswer writes an answer for which memory was taken. The answer is written as a whole, and its

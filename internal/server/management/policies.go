@@ -121,7 +121,7 @@ type PolicyForm struct {
 
 // TransformSchema adds the read-only members of a policy.
 func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, readOnlyOfPolicies...)
+	return api.ReadOnly(s, readOnlyOfPolicies...)
 }
 
 func viewPolicy(s autoprune.Saved) api.PolicyView {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/oci"
@@ -22,7 +23,7 @@ type pruneState struct {
 
 // TransformSchema marks members that may be null.
 func (pruneState) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return nullable(s, "task")
+	return api.Nullable(s, "task")
 }
 
 // pruneSetting is the body of a request that says whether the registry's default policies
@@ -33,7 +34,7 @@ type pruneSetting struct {
 
 // TransformSchema adds the read-only members of a state.
 func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "task", "reported")
+	return api.ReadOnly(s, "task", "reported")
 }
 
 // addPruning adds the operations that show the state of auto-pruning in a namespace, and start,
@@ -113,7 +114,7 @@ func (a *API) addPruneAsks() {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	type asksInput struct {
 		PolicyOfNamespace
-		Paging
+		api.Paging
 	}
 	type output struct {
 		Body struct {
@@ -133,7 +134,7 @@ func (a *API) addPruneAsks() {
 		}
 		list, err := prune.Asks(ctx, in.Namespace)
 		begin = min(max(begin, 0), len(list))
-		end := min(begin+in.most(), len(list))
+		end := min(begin+in.Most(), len(list))
 		out := new(output)
 		out.Body.Asks = list[begin:end]
 		if end < len(list) {

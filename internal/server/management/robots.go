@@ -18,7 +18,7 @@ import (
 // one in the path, or the client's own. RobotItem is the part of a path that names a robot. The
 // types are exported because huma finds parameters only in exported types.
 type (
-	RobotsOfNamespace struct{ ScopeOfNamespace }
+	RobotsOfNamespace struct{ api.InNamespace }
 	RobotsOfUser      struct{ NamespaceOfUser }
 	RobotItem         struct {
 		Robot string `path:"robot_shortname" doc:"Name of the robot, without its namespace" example:"ci"`
@@ -44,6 +44,7 @@ type (
 	}
 	federationRules interface{ rules() []api.FederationRule }
 	robotQuery      interface{ asked() RobotListQuery }
+	paged           interface{ Paged() api.Paging }
 )
 
 func robotName(in oneRobot) string { return in.of() + "+" + in.short() }
@@ -60,7 +61,7 @@ var readOnlyOfRobots = []string{"name", "created", "last_accessed", "token", "en
 
 // TransformSchema adds the read-only members of a robot.
 func (NewRobotForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, readOnlyOfRobots...)
+	return api.ReadOnly(s, readOnlyOfRobots...)
 }
 
 // TransformSchema adds the read-only members of a robot, and describes the limits.
@@ -71,7 +72,7 @@ func (RobotChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sc
 	} {
 		s.Properties[name] = &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}, Nullable: true, Description: doc}
 	}
-	return readOnly(s, readOnlyOfRobots...)
+	return api.ReadOnly(s, readOnlyOfRobots...)
 }
 
 // robotRoutes are the texts by which the operations on the robots of a namespace differ from
@@ -105,7 +106,7 @@ func (a *API) addRobots() {
 	addRobotPermissions[struct {
 		RobotsOfNamespace
 		RobotItem
-		Paging
+		api.Paging
 	}](a, namespace)
 	addFederation[struct {
 		RobotsOfNamespace
@@ -140,7 +141,7 @@ func (a *API) addRobots() {
 	addRobotPermissions[struct {
 		RobotsOfUser
 		RobotItem
-		Paging
+		api.Paging
 	}](a, own)
 	addFederation[struct {
 		RobotsOfUser
@@ -271,7 +272,7 @@ func checkLimits(ctx context.Context, l auth.Limits) error {
 // parameters only in exported types.
 type RobotListQuery struct {
 	Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
-	Paging
+	api.Paging
 	Token       bool `query:"token" doc:"Quay's clients send it; secrets can't be read"`
 	Permissions bool `query:"permissions" doc:"Quay's clients send it; the operation permissions has a robot's roles"`
 }
@@ -297,14 +298,14 @@ func addRobotList[L interface {
 		if err := isText("contains", query.Contains); err != nil {
 			return nil, err
 		}
-		after, err := query.after("robot")
+		after, err := pageAfter(query.Paging, "robot")
 		if err != nil {
 			return nil, err
 		}
 		if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
 			return nil, err
 		}
-		found, more, err := a.opt.Accounts.Robots(ctx, namespace, query.Contains, after, query.most())
+		found, more, err := a.opt.Accounts.Robots(ctx, namespace, query.Contains, after, query.Most())
 		out := robotList{Robots: []api.RobotView{}}
 		for _, r := range found {
 			out.Robots = append(out.Robots, viewRobot(r))
@@ -448,15 +449,15 @@ func addRobotPermissions[L interface {
 			if _, err := a.opt.Accounts.Robot(ctx, name); err != nil {
 				return nil, err
 			}
-			out, err := a.permissionsOf(ctx, (*in).of(), name, "", (*in).page())
+			out, err := a.permissionsOf(ctx, (*in).of(), name, "", (*in).Paged())
 			return &output{out}, err
 		})
 }
 
 // permissionsOf lists the roles of a robot or a team of a namespace.
-func (a *API) permissionsOf(ctx context.Context, namespace, account, team string, p Paging) (out api.Permissions, err error) {
+func (a *API) permissionsOf(ctx context.Context, namespace, account, team string, p api.Paging) (out api.Permissions, err error) {
 	out.Permissions = []api.RobotPermission{}
-	after, err := p.after("permissions")
+	after, err := pageAfter(p, "permissions")
 	if err != nil {
 		return out, err
 	}
@@ -465,7 +466,7 @@ func (a *API) permissionsOf(ctx context.Context, namespace, account, team string
 		return out, err
 	}
 	out.NamespaceRole = whole.Role.Quay()
-	found, more, err := a.opt.Accounts.GrantsOf(ctx, namespace, account, team, after, p.most())
+	found, more, err := a.opt.Accounts.GrantsOf(ctx, namespace, account, team, after, p.Most())
 	for _, g := range found {
 		out.Permissions = append(out.Permissions, api.RobotPermission{
 			Repository: api.PermissionRepository{Name: below(g.Repository), IsPublic: a.isPublic(g.Public)}, Role: g.Role.Quay(),

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 // route is a path pattern with its operations by HTTP method. A variable in the pattern, such
@@ -38,7 +40,15 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 			pattern: op.Path, parts: pathParts(op.Path), methods: make(map[string]*operation),
 		})
 	}
+	op.Parameters = slices.DeleteFunc(op.Parameters, func(p *huma.Param) bool {
+		return p.In == "path" && !strings.Contains(op.Path, "{"+p.Name+"}") // api.At names all places
+	})
+	for _, p := range op.Parameters {
+		p.Required = p.Required || p.In == "path"
+	}
 	a.routes[i].methods[op.Method] = &operation{op, handle, pageRows(op)}
+	access, _ := op.Metadata[accessKey].(auth.Access)
+	a.bound[op.OperationID] = &bound{operation: a.routes[i].methods[op.Method], access: access}
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 

@@ -141,7 +141,7 @@ func (a *API) addSelectedTags() {
 	const bounds = " A request changes at most 500 tags: the answer says where to go on. A tag that is refused, such as a protected one or one that was moved meanwhile, is named, and the others are changed. " +
 		"At most 10,000 tags may be selected, of 100,000 that begin like the pattern."
 	type deleteInput struct {
-		ScopeOfRepository
+		api.InRepository
 		Body selectedDeletion
 	}
 	add(a, auth.Delete, huma.Operation{
@@ -157,7 +157,7 @@ func (a *API) addSelectedTags() {
 		return &output{out}, err
 	})
 	type expireInput struct {
-		ScopeOfRepository
+		api.InRepository
 		Body selectedExpiration
 	}
 	add(a, auth.Push, huma.Operation{

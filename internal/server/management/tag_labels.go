@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 )
@@ -19,12 +20,12 @@ func (a *API) addTagLabels() {
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "getTagLabels", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary: "Ask which labels of pushed images decide about the tags of a namespace", Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *ScopeOfNamespace) (*output, error) {
+	}, func(ctx context.Context, in *api.InNamespace) (*output, error) {
 		l, err := a.catalog.TagLabels(ctx, in.Namespace)
 		return &output{l}, err
 	})
 	type input struct {
-		ScopeOfNamespace
+		api.InNamespace
 		Body catalog.TagLabels
 	}
 	add(a, auth.Maintain, huma.Operation{

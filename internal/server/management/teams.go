@@ -18,7 +18,7 @@ import (
 // They are exported because huma finds parameters only in exported types.
 type (
 	TeamItem struct {
-		ScopeOfNamespace
+		api.InNamespace
 		Team string `path:"teamname" doc:"Name of the team" example:"developers"`
 	}
 	TeamMemberItem struct {
@@ -84,7 +84,7 @@ type TeamForm struct {
 
 // TransformSchema adds the read-only members of a team.
 func (TeamForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "name", "can_view", "new_team", "member_count", "is_synced", "groups", "avatar", "repo_count")
+	return api.ReadOnly(s, "name", "can_view", "new_team", "member_count", "is_synced", "groups", "avatar", "repo_count")
 }
 
 type teamOutput struct{ Body api.TeamView }
@@ -119,7 +119,7 @@ func (a *API) addTeams() {
 	})
 	type rolesInput struct {
 		TeamItem
-		Paging
+		api.Paging
 	}
 	type rolesOutput struct{ Body api.Permissions }
 	add(a, auth.Administer, accessOperation("team", "getOrganizationTeamPermissions", http.MethodGet, path+"/permissions", "List the roles of a team"),
@@ -177,17 +177,17 @@ type memberSync struct {
 func (a *API) addTeamMembers(path string) {
 	type listInput struct {
 		TeamItem
-		Paging
+		api.Paging
 		Pending bool `query:"includePending" doc:"Quay's clients send it; there are no invitations"`
 	}
 	type listOutput struct{ Body memberList }
 	add(a, auth.Administer, accessOperation("team", "getOrganizationTeamMembers", http.MethodGet, path, "List the members of a team"),
 		func(ctx context.Context, in *listInput) (*listOutput, error) {
-			after, err := in.after("member")
+			after, err := pageAfter(in.Paging, "member")
 			if err != nil {
 				return nil, err
 			}
-			found, more, err := a.opt.Accounts.Members(ctx, in.Namespace, in.Team, after, in.most())
+			found, more, err := a.opt.Accounts.Members(ctx, in.Namespace, in.Team, after, in.Most())
 			if err != nil {
 				return nil, err
 			}
@@ -280,8 +280,8 @@ func syncGroups(in api.TeamSync) (list []auth.TeamGroup, err error) {
 // addMembers adds Quay's routes for the people who have rights in a namespace.
 func (a *API) addMembers() {
 	type input struct {
-		ScopeOfNamespace
-		Paging
+		api.InNamespace
+		api.Paging
 	}
 	type membersBody struct {
 		Members  []api.NamespaceMember `json:"members" nullable:"false" doc:"In the order of their names"`
@@ -322,19 +322,19 @@ func (a *API) addMembers() {
 
 // namespaceMembers lists members or collaborators of a namespace. `next` is the cursor of the next
 // page.
-func (a *API) namespaceMembers(ctx context.Context, namespace string, collaborators bool, p Paging) (list []auth.NamespaceMember, next string, err error) {
+func (a *API) namespaceMembers(ctx context.Context, namespace string, collaborators bool, p api.Paging) (list []auth.NamespaceMember, next string, err error) {
 	of := "namespace member"
 	if collaborators {
 		of = "collaborator"
 	}
-	after, err := p.after(of)
+	after, err := pageAfter(p, of)
 	if err != nil {
 		return nil, "", err
 	}
 	if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
 		return nil, "", err
 	}
-	list, more, err := a.opt.Accounts.NamespaceMembers(ctx, namespace, collaborators, after, p.most())
+	list, more, err := a.opt.Accounts.NamespaceMembers(ctx, namespace, collaborators, after, p.Most())
 	if more {
 		next = cursor(of, list[len(list)-1].Account)
 	}
@@ -353,9 +353,9 @@ func allBelow(paths []string) []string {
 // namespace; here, that answer is also for clients that may only read.
 func (a *API) addTeamList() {
 	type input struct {
-		ScopeOfNamespace
-		Paging
-		NameContains
+		api.InNamespace
+		api.Paging
+		api.NameContains
 	}
 	type teamList struct {
 		Teams    []api.TeamView `json:"teams" nullable:"false" doc:"In the order of their names"`
@@ -367,14 +367,14 @@ func (a *API) addTeamList() {
 			if err := isText("contains", in.Contains); err != nil {
 				return nil, err
 			}
-			after, err := in.after("team")
+			after, err := pageAfter(in.Paging, "team")
 			if err != nil {
 				return nil, err
 			}
 			if err := a.opt.Accounts.CheckNamespace(ctx, in.Namespace); err != nil {
 				return nil, err
 			}
-			found, more, err := a.opt.Accounts.Teams(ctx, in.Namespace, in.Contains, after, in.most())
+			found, more, err := a.opt.Accounts.Teams(ctx, in.Namespace, in.Contains, after, in.Most())
 			out := teamList{Teams: []api.TeamView{}}
 			for _, t := range found {
 				out.Teams = append(out.Teams, viewTeam(t))

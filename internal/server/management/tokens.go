@@ -27,7 +27,7 @@ type NewTokenForm struct {
 
 // TransformSchema adds the read-only members of a token.
 func (NewTokenForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "uuid", "kind", "last_accessed", "created", "expiration", "token_code", "created_at", "last_used_at")
+	return api.ReadOnly(s, "uuid", "kind", "last_accessed", "created", "expiration", "token_code", "created_at", "last_used_at")
 }
 
 // TokenItem is the part of a path that names a token. It is exported because huma finds
@@ -51,7 +51,7 @@ func viewToken(c auth.Credential) api.TokenView {
 func (a *API) addTokens() {
 	const path = "/user/apptoken"
 	type listInput struct {
-		Paging
+		api.Paging
 		Expiring bool `query:"expiring" doc:"True: only tokens that end within 7 days"`
 	}
 	type tokenList struct {
@@ -77,7 +77,7 @@ func (a *API) addTokens() {
 			case further:
 				query.After = &after
 			}
-			found, more, err := a.opt.Accounts.Tokens(ctx, query, in.most())
+			found, more, err := a.opt.Accounts.Tokens(ctx, query, in.Most())
 			out := tokenList{Tokens: []api.TokenView{}, OnlyExpiring: in.Expiring}
 			for _, c := range found {
 				out.Tokens = append(out.Tokens, viewToken(c))
@@ -166,7 +166,7 @@ func (a *API) addSessions() {
 	}
 	type output struct{ Body sessionList }
 	add(a, auth.LoggedIn, accessOperation("token", "listSessions", http.MethodGet, "/user/sessions", "List the log-ins of browsers to the client's account"),
-		func(ctx context.Context, in *Paging) (*output, error) {
+		func(ctx context.Context, in *api.Paging) (*output, error) {
 			p, err := a.person(ctx)
 			if err != nil {
 				return nil, err
@@ -180,7 +180,7 @@ func (a *API) addSessions() {
 			if sessions == nil {
 				return &output{out}, nil
 			}
-			found, more, err := sessions.List(ctx, p.ID, after, in.most())
+			found, more, err := sessions.List(ctx, p.ID, after, in.Most())
 			if more {
 				last := found[len(found)-1]
 				out.NextPage = cursor("session", session.Place{Created: last.Created, ID: last.ID})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -52,14 +53,14 @@ func (a *API) addUser() {
 		Summary: "Get the account of the request",
 		Description: "A registry without access control answers that nobody is logged in, and names the namespace " + anonymousNamespace +
 			". With access control, the answer to a request without credentials is 401.",
-	}, func(ctx context.Context, in *Paging) (*output, error) {
+	}, func(ctx context.Context, in *api.Paging) (*output, error) {
 		user, err := a.user(ctx, *in)
 		return &output{user}, err
 	})
 }
 
 // user describes the client, with a page of its namespaces.
-func (a *API) user(ctx context.Context, page Paging) (quayUser, error) {
+func (a *API) user(ctx context.Context, page api.Paging) (quayUser, error) {
 	out := quayUser{
 		Anonymous: true, Username: anonymousNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
 		Organizations: []quayOrganization{}, Logins: []quayLogin{},
@@ -80,11 +81,11 @@ func (a *API) user(ctx context.Context, page Paging) (quayUser, error) {
 	if account.Source != auth.SourceLocal {
 		out.Logins = append(out.Logins, quayLogin{account.Source, account.Subject})
 	}
-	after, err := page.after("organization")
+	after, err := pageAfter(page, "organization")
 	if err != nil {
 		return out, err
 	}
-	found, more, err := a.opt.Accounts.Namespaces(ctx, p.ID, after, page.most())
+	found, more, err := a.opt.Accounts.Namespaces(ctx, p.ID, after, page.Most())
 	for _, n := range found {
 		out.Organizations = append(out.Organizations, quayOrganization{
 			Name: n.Name, IsOrgAdmin: n.Role >= auth.Administrator, CanCreateRepo: n.Role >= auth.Writer, PreferredNamespace: n.Name == p.Name,

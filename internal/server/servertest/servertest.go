@@ -166,7 +166,7 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	}
 	r.Handler.Mount(r.Distribution.Mount())
 	r.Handler.Mount(r.manage(t, o.Management))
-	o.UI.Server, o.UI.Log = r.Handler, o.Log
+	o.UI.Server, o.UI.Operations, o.UI.Log = r.Handler, operations{r}, o.Log
 	if r.UI, err = ui.New(o.UI); err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +199,13 @@ func (r *Registry) manage(t testing.TB, o management.Options) server.Mount {
 	m := new(management.API).Mount()
 	m.Handler = http.HandlerFunc(func(w http.ResponseWriter, r2 *http.Request) { r.Management().ServeHTTP(w, r2) })
 	return m
+}
+
+// operations runs operations of r.Management, which is made when the first is run.
+type operations struct{ r *Registry }
+
+func (o operations) Run(ctx context.Context, id string, in any) (any, error) {
+	return o.r.Management().Run(ctx, id, in)
 }
 
 // Listen lets the registry receive notifications of changes that other processes make, until

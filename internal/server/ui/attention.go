@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 // concern is something that an operator should look at.
@@ -35,7 +37,7 @@ const (
 )
 
 // concerns returns what needs attention in the whole registry, the worst first.
-func (q *request) concerns(s *gcStatus) []concern {
+func (q *request) concerns(s *gc.GCStatus) []concern {
 	list := garbageConcerns(s)
 	for _, find := range []func() ([]concern, error){q.systemConcerns, q.keyConcerns, q.statisticsConcerns, q.pruneConcerns, q.askConcerns, q.holdConcerns, q.quotaConcerns} {
 		found, err := find()
@@ -56,7 +58,7 @@ func (q *request) concerns(s *gcStatus) []concern {
 	return append(bad, others...)
 }
 
-func garbageConcerns(s *gcStatus) (list []concern) {
+func garbageConcerns(s *gc.GCStatus) (list []concern) {
 	if n := s.Manifests.Failed.Rows + s.Blobs.Failed.Rows; n > 0 {
 		list = append(list, concern{"bad", plural(n, "review has", "reviews have") + " failed too often and aren't tried again. What they would delete stays.", "/ui/cleanup#failed", "See why, and retry"})
 	}
@@ -66,7 +68,7 @@ func garbageConcerns(s *gcStatus) (list []concern) {
 	if n := s.Doomed.Failing.Rows; n > 0 {
 		list = append(list, concern{"bad", "The store fails to delete " + plural(n, "object", "objects") + ". " + sentence(clip(200, s.Doomed.LastError)), "/ui/cleanup#deletions", "Pending deletions"})
 	}
-	if late := s.overdue(); late > int64(lateReviews/time.Second) {
+	if late := overdue(s); late > int64(lateReviews/time.Second) {
 		list = append(list, concern{"warn", "Reviews are overdue by " + formatDuration(late) + ": the workers don't keep up, or don't run.", "/ui/cleanup", "Review queues"})
 	}
 	return list

@@ -5,6 +5,9 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 func (u *UI) addCleanup() {
@@ -102,13 +105,13 @@ func (q *request) latest(path string) (*work, error) {
 // queueRow is a review queue in the table.
 type queueRow struct {
 	Name string
-	queueState
+	gc.QueueStatus
 }
 
 // showCleanup shows what garbage collection has to do and did, with a notice about a form.
 func (q *request) showCleanup(n *notice) error {
 	var d struct {
-		GC                 gcStatus
+		GC                 gc.GCStatus
 		Queues             []queueRow
 		Keys               []pendingKeys
 		NoKeys, NoPulls    string
@@ -116,11 +119,11 @@ func (q *request) showCleanup(n *notice) error {
 		Collecting, Checks *work
 		Explain            explained // empty, for the form
 	}
-	if err := q.get("/gc/status", nil, &d.GC); err != nil {
+	var err error
+	if d.GC, err = run(q, api.GetGCStatus, struct{}{}); err != nil {
 		return err
 	}
 	d.Queues = []queueRow{{"Manifests", d.GC.Manifests}, {"Blobs", d.GC.Blobs}}
-	var err error
 	if d.Keys, err = q.keys(); err != nil {
 		d.NoKeys = sentence(err.Error())
 	}
@@ -152,11 +155,8 @@ func changeCleanup(q *request) error {
 	var err error
 	switch do := q.form.Get("do"); do {
 	case "retry":
-		var done struct {
-			Manifests int64 `json:"manifests"`
-			Blobs     int64 `json:"blobs"`
-		}
-		if err = q.call(http.MethodPost, "/gc/retry", nil, &done); err == nil {
+		var done api.Retried
+		if done, err = run(q, api.RetryGC, api.RetryInput{}); err == nil {
 			return q.showCleanup(&notice{Text: plural(done.Manifests+done.Blobs, "review is", "reviews are") + " due again."})
 		}
 	case "dry-run", "collect":

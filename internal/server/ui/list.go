@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 // pages are the links below a list: to its first page, if this is a later one, and to the next.
@@ -53,6 +55,11 @@ func (q *request) pageOf(name string, n int) url.Values {
 		query.Set("next_page", from)
 	}
 	return query
+}
+
+// paging is like pageOf, for an operation's input.
+func (q *request) paging(name string, n int) api.Paging {
+	return api.Paging{Limit: n, NextPage: q.query(name)}
 }
 
 // find is the search in a list of names that its page shows in part.

@@ -4,6 +4,10 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 func (u *UI) addOverview() { u.add("/ui/", showOverview, nil) }
@@ -56,8 +60,7 @@ func showOverview(q *request) error {
 		return err
 	}
 	d.Repositories, d.Empty = list.Repositories, len(list.Repositories) == 0
-	var garbage gcStatus
-	err := q.get("/gc/status", nil, &garbage)
+	garbage, err := run(q, api.GetGCStatus, struct{}{})
 	switch {
 	case err == nil:
 		d.Operator = true
@@ -82,8 +85,8 @@ func showOverview(q *request) error {
 	return q.show("overview", p)
 }
 
-func figuresOf(s *gcStatus) []figure {
-	about := func(c rows, text string) string {
+func figuresOf(s *gc.GCStatus) []figure {
+	about := func(c catalog.Count, text string) string {
 		if c.Exact {
 			return text
 		}
@@ -113,13 +116,8 @@ func (q *request) plotAll(d *overview) error {
 	if err := q.plotUse(d, now, "Pushes", []string{"/superuser"}, ""); err != nil {
 		return err
 	}
-	var activity struct {
-		Days []struct {
-			Day   time.Time `json:"day"`
-			Bytes int64     `json:"bytes"`
-		} `json:"days"`
-	}
-	if err := q.get("/gc/activity", url.Values{"days": {"30"}}, &activity); err != nil {
+	activity, err := run(q, api.GetGCActivity, api.ActivityQuery{Days: 30})
+	if err != nil {
 		return err
 	}
 	reclaimed := make(map[time.Time]int64)
@@ -211,80 +209,7 @@ func (q *request) showOwn(d *overview) error {
 	return q.plotUse(d, time.Now(), "Pushes to "+strings.Join(names, ", "), logs, "/user")
 }
 
-// rows is a number of rows that the registry counted up to a limit.
-type rows struct {
-	Rows  int64 `json:"count"`
-	Exact bool  `json:"exact"`
-}
-
-// Value is the number, for the template "about".
-func (r rows) Value() int64 { return r.Rows }
-
-// blobCount is a number of blobs with their size, which is as exact as the number.
-type blobCount struct {
-	Blobs rows  `json:"blobs"`
-	Bytes int64 `json:"bytes"`
-}
-
-// queueState is the state of a review queue.
-type queueState struct {
-	Due     rows       `json:"due"`
-	Waiting rows       `json:"waiting"`
-	Failed  rows       `json:"set_aside"`
-	Overdue int64      `json:"oldest_overdue_seconds"`
-	NextDue *time.Time `json:"next_due"`
-}
-
-// reclaimed counts what garbage collection deleted in a time.
-type reclaimed struct {
-	Manifests int64 `json:"manifests"`
-	Blobs     int64 `json:"blobs"`
-	Objects   int64 `json:"objects"`
-	Bytes     int64 `json:"bytes"`
-}
-
-// gcStatus is the state of garbage collection.
-type gcStatus struct {
-	AsOf   time.Time `json:"as_of"`
-	Stored struct {
-		blobCount
-		Shared blobCount `json:"shared"`
-	} `json:"stored"`
-	Reclaimable blobCount      `json:"reclaimable"`
-	Manifests   queueState     `json:"manifests"`
-	Blobs       queueState     `json:"blobs"`
-	Failed      []failedReview `json:"set_aside"`
-	Doomed      struct {
-		Objects      rows       `json:"objects"`
-		SecondSweeps rows       `json:"second_sweeps"`
-		Foreign      rows       `json:"foreign"`
-		ForeignBytes int64      `json:"foreign_bytes"`
-		Due          rows       `json:"due"`
-		Bytes        int64      `json:"bytes"`
-		Kept         rows       `json:"kept"`
-		KeptBytes    int64      `json:"kept_bytes"`
-		Failing      rows       `json:"failing"`
-		LastError    string     `json:"last_error"`
-		FailingSince *time.Time `json:"failing_since"`
-	} `json:"doomed"`
-	Lost    rows `json:"lost"`
-	Uploads struct {
-		Uploads rows  `json:"uploads"`
-		Bytes   int64 `json:"bytes"`
-	} `json:"uploads"`
-	LastHour reclaimed `json:"last_hour"`
-	LastDay  reclaimed `json:"last_day"`
-}
-
-// failedReview is a review that isn't tried again.
-type failedReview struct {
-	Kind       string    `json:"kind"`
-	Repository string    `json:"repository"`
-	Digest     string    `json:"digest"`
-	Event      string    `json:"event"`
-	FailedAt   time.Time `json:"set_aside_at"`
-	LastError  string    `json:"last_error"`
-}
-
 // overdue returns the greater delay of the two queues, in seconds.
-func (s *gcStatus) overdue() int64 { return max(s.Manifests.Overdue, s.Blobs.Overdue) }
+func overdue(s *gc.GCStatus) int64 {
+	return max(s.Manifests.OldestOverdueSeconds, s.Blobs.OldestOverdueSeconds)
+}

@@ -3,6 +3,7 @@ package ui
 import (
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 )
 
@@ -39,6 +40,14 @@ func (p place) Home(below string) string {
 		return link("/ui/repositories/{repository}", p.repository) + below
 	}
 	return link("/ui/namespaces/{namespace}", p.namespace) + below
+}
+
+// At returns the place as inputs of the management API name it.
+func (p place) At() api.At {
+	if p.repository != "" {
+		return api.At{Repository: p.repository}
+	}
+	return api.At{Namespace: p.namespace}
 }
 
 // api returns a path of the management API below the place. Each argument takes the place of a %s.

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -60,6 +62,24 @@ func formStatus(err error) int {
 		return http.StatusBadRequest
 	}
 	return statusOf(err)
+}
+
+// run runs an operation of the management API as the client of the request.
+func run[I, O any](q *request, op api.Operation[I, O], in I) (O, error) {
+	out, err := op.Run(q.Context(), q.ui.operations, in)
+	if err == nil {
+		return out, nil
+	}
+	server.Observed(q.Context()).Err = err // for the log
+	e := server.Answer(q.Context(), err)
+	if e.HTTPStatus() == http.StatusInternalServerError {
+		return out, err
+	}
+	refused := &apiError{status: e.HTTPStatus(), message: cmp.Or(e.Message, e.Code.Message())}
+	if details, err := json.Marshal(e.Detail); err == nil && e.Detail != nil {
+		refused.details = details
+	}
+	return out, refused
 }
 
 // get asks the management API and decodes its answer into out.

@@ -146,11 +146,7 @@ func (q *request) readSettings(d *settingsData) error {
 		}
 		d.Visibility = info.Visibility
 	}
-	var rules struct {
-		Rules    []api.ProtectionRule
-		NextPage string `json:"next_page"`
-	}
-	err := q.get(p.api("/tagprotection"), q.pageOf("rules", 100), &rules)
+	rules, err := run(q, api.ListProtection, api.ProtectionQuery{At: p.At(), Paging: q.paging("rules", 100)})
 	if err != nil && !hidden(err) {
 		return err
 	}
@@ -161,16 +157,11 @@ func (q *request) readSettings(d *settingsData) error {
 // readMembers reads a page of the accounts with a role, and one of the teams.
 func (q *request) readMembers(d *settingsData) error {
 	d.Find.Text = q.query("q")
-	for _, kind := range []string{"user", "team"} {
-		var list struct {
-			Permissions map[string]api.PermissionView `json:"permissions"`
-			NextPage    string                        `json:"next_page"`
-		}
-		query := q.pageOf(kind, shownRoles)
-		if d.Find.Text != "" {
-			query.Set("contains", d.Find.Text)
-		}
-		if err := q.get(d.Place.api("/permissions/"+kind), query, &list); err != nil {
+	for kind, of := range map[string]api.RoleOperations{"user": api.UserRoles, "team": api.TeamRoles} {
+		list, err := run(q, of.List, api.RoleQuery{
+			At: d.Place.At(), Paging: q.paging(kind, shownRoles), NameContains: api.NameContains{Contains: d.Find.Text},
+		})
+		if err != nil {
 			if hidden(err) {
 				return nil
 			}
@@ -213,8 +204,8 @@ func (q *request) readNamespaceSettings(d *settingsData) error {
 
 // quota returns the quota of a namespace, nil if it has none or the client may not see it.
 func (q *request) quota(namespace string) (quota *api.QuotaView, sees bool, err error) {
-	var list []api.QuotaView
-	if err := q.get(apiPath("/organization/%s/quota", namespace), nil, &list); err != nil {
+	list, err := run(q, api.ListQuota, api.QuotaQuery{At: api.At{Namespace: namespace}})
+	if err != nil {
 		if hidden(err) {
 			return nil, false, nil
 		}
@@ -234,13 +225,15 @@ func changeSettings(q *request) error {
 	case "visibility":
 		err = q.call(http.MethodPost, p.api("/changevisibility"), map[string]string{"visibility": f.Get("visibility")}, nil)
 	case "protect":
-		err = q.call(http.MethodPost, p.api("/tagprotection"), map[string]string{"pattern": f.Get("pattern")}, nil)
+		_, err = run(q, api.CreateProtection, api.ProtectionNew{At: p.At(), Body: api.NewProtectionRule{Pattern: f.Get("pattern")}})
 	case "unprotect":
-		err = q.call(http.MethodDelete, p.api("/tagprotection/%s", f.Get("rule")), nil, nil)
+		_, err = run(q, api.DeleteProtection, api.ProtectionItem{At: p.At(), UUID: f.Get("rule")})
 	case "role":
-		err = q.call(http.MethodPut, memberPath(p, f), map[string]string{"role": f.Get("role")}, nil)
+		item, of := memberOf(p, f)
+		_, err = run(q, of.Change, api.RoleChange{RoleItem: item, Body: api.RoleForm{Role: f.Get("role")}})
 	case "remove":
-		err = q.call(http.MethodDelete, memberPath(p, f), nil, nil)
+		item, of := memberOf(p, f)
+		_, err = run(q, of.Delete, item)
 	case "defaults":
 		err = q.call(http.MethodPut, p.api("/autoprune"), map[string]bool{"uses_defaults": f.Get("defaults") == "on"}, nil)
 	case "labels":
@@ -270,13 +263,15 @@ func (q *request) refusedSettings(err error) error {
 	return q.showSettings(status, noticeOf(err, ""))
 }
 
-// memberPath returns the path of the role that a form names.
-func memberPath(p place, f url.Values) string {
-	kind := "user"
+// memberOf returns the input that names the role of a form, and the operations on it.
+func memberOf(p place, f url.Values) (api.RoleItem, api.RoleOperations) {
+	item, name := api.RoleItem{At: p.At()}, strings.TrimSpace(f.Get("name"))
 	if f.Get("who") == "team" {
-		kind = "team"
+		item.Team = name
+		return item, api.TeamRoles
 	}
-	return p.api("/permissions/"+kind+"/%s", strings.TrimSpace(f.Get("name")))
+	item.User = name
+	return item, api.UserRoles
 }
 
 // saveQuota gives a namespace a quota, or changes it.

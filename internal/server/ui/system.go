@@ -2,9 +2,10 @@ package ui
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 func (u *UI) addSystem() { u.add("/ui/system", showSystem, confirmClock) }
@@ -103,25 +104,14 @@ func (q *request) system() (s systemState, err error) {
 	return s, err
 }
 
-// clockState says whether the clocks are fit to delete by.
-type clockState struct {
-	Deletes bool    `json:"deletes"`
-	Problem string  `json:"problem"`
-	Doubt   bool    `json:"doubt"`
-	Offset  float64 `json:"offset_seconds"`
-}
-
-func (q *request) clock() (s clockState, err error) {
-	err = q.get("/clock", nil, &s)
-	return s, err
-}
+func (q *request) clock() (api.Clock, error) { return run(q, api.GetClock, struct{}{}) }
 
 // confirmClock says that the database's clock is right.
 func confirmClock(q *request) error {
 	if q.form.Get("do") != "confirm-clock" {
 		return q.showSystem(&notice{Bad: true, Text: "The form doesn't say what to do."})
 	}
-	if err := q.call(http.MethodPost, "/clock/confirm", nil, nil); err != nil {
+	if _, err := run(q, api.ConfirmClock, struct{}{}); err != nil {
 		return q.showSystem(&notice{Bad: true, Text: sentence(err.Error())})
 	}
 	return q.showSystem(&notice{Text: "The database's clock counts as right."})
@@ -156,7 +146,7 @@ func (q *request) showSystem(n *notice) error {
 		Title: "System", Section: "system", Notice: n, Lead: "The replica that answered, and what all replicas share.",
 		Data: struct {
 			System      systemState
-			Clock       clockState
+			Clock       api.Clock
 			Settings    []setting
 			Others, Set int
 			Given       bool

@@ -4,8 +4,8 @@
 //
 // Rules of the package:
 //
-//   - The UI reads and changes nothing by itself. For each page and each form it calls the
-//     management API within the process, as the client that sent the request (server.Call). So
+//   - The UI reads and changes nothing by itself. For each page and each form it runs operations
+//     of the management API within the process, as the client that sent the request (run). So
 //     the UI shows and allows exactly what the API does, and every page can name the call and the
 //     command that do the same.
 //   - A page loads nothing from elsewhere, and its policy forbids inline scripts and styles.
@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -36,25 +37,27 @@ const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; 
 
 // Options configure a UI.
 type Options struct {
-	Server  *server.Server // required, with the management API mounted
-	Version string         // of Purser, for the foot of each page
-	Log     *slog.Logger   // default slog.Default()
+	Server     *server.Server // required, with the management API mounted
+	Operations api.Runner     // the management API, required
+	Version    string         // of Purser, for the foot of each page
+	Log        *slog.Logger   // default slog.Default()
 }
 
 // UI serves the pages.
 type UI struct {
-	server  *server.Server
-	version string
-	log     *slog.Logger
-	routes  []*route
+	server     *server.Server
+	operations api.Runner
+	version    string
+	log        *slog.Logger
+	routes     []*route
 }
 
 // New makes the UI.
 func New(o Options) (*UI, error) {
-	if o.Server == nil {
-		return nil, errors.New("ui: a server is required")
+	if o.Server == nil || o.Operations == nil {
+		return nil, errors.New("ui: a server and the operations of the management API are required")
 	}
-	u := &UI{server: o.Server, version: o.Version, log: cmp.Or(o.Log, slog.Default())}
+	u := &UI{server: o.Server, operations: o.Operations, version: o.Version, log: cmp.Or(o.Log, slog.Default())}
 	u.addRoutes()
 	return u, nil
 }

@@ -154,3 +154,11 @@ func checkArg(what, text string, check func(text string) error) error {
 	}
 	return nil
 }
+
+// checkNamespace checks an argument that names a namespace.
+func checkNamespace(name string) error {
+	if name == "" || strings.Contains(name, "/") {
+		return errors.New("it is the first part of a repository's name, such as app")
+	}
+	return nil
+}

@@ -3,7 +3,6 @@ package client
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,8 +23,8 @@ func clockShowCommand(src *command.Source) *cobra.Command {
 	}
 	f := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		var state api.Clock
-		if err := c.Get(cmd.Context(), api.Path("clock"), nil, &state); err != nil {
+		state, err := api.GetClock.Call(cmd.Context(), c, struct{}{})
+		if err != nil {
 			return err
 		}
 		return f.Print(cmd.OutOrStdout(), state, func(w io.Writer) error { return printClock(w, state) })
@@ -55,8 +54,8 @@ func clockConfirmCommand(src *command.Source) *cobra.Command {
 	}
 	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		var state api.Clock
-		if err := c.Get(cmd.Context(), api.Path("clock"), nil, &state); err != nil {
+		state, err := api.GetClock.Call(cmd.Context(), c, struct{}{})
+		if err != nil {
 			return err
 		}
 		if !state.Doubt {
@@ -65,8 +64,8 @@ func clockConfirmCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "In doubt: %s. Is the database's clock right now?", state.Problem); err != nil {
 			return err
 		}
-		var done api.ClockConfirmed
-		if err := c.Do(cmd.Context(), http.MethodPost, api.Path("clock", "confirm"), nil, nil, &done); err != nil {
+		done, err := api.ConfirmClock.Call(cmd.Context(), c, struct{}{})
+		if err != nil {
 			return err
 		}
 		return printClock(cmd.OutOrStdout(), done.Clock)

@@ -2,8 +2,6 @@ package client
 
 import (
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,10 +29,10 @@ func addGrantee(cmd *cobra.Command) *granteeFlags {
 	return f
 }
 
-// path returns the end of the API's path of a role, and its holder for messages. `target` is the
-// name of a namespace or a repository.
-func (f *granteeFlags) path(target string) (path, who string, err error) {
-	namespace, _, _ := strings.Cut(target, "/")
+// item returns the input that names a role in a namespace or a repository, its operations, and its holder for messages.
+func (f *granteeFlags) item(at api.At) (item api.RoleItem, of api.RoleOperations, who string, err error) {
+	item, of = api.RoleItem{At: at}, api.UserRoles
+	namespace := at.Resource().Namespace
 	var found int
 	for _, name := range []string{f.user, f.robot, f.team} {
 		if name != "" {
@@ -43,17 +41,19 @@ func (f *granteeFlags) path(target string) (path, who string, err error) {
 	}
 	switch {
 	case found != 1:
-		return "", "", command.Usagef("name one of --user, --robot and --team")
+		return item, of, "", command.Usagef("name one of --user, --robot and --team")
 	case f.team != "":
-		return api.Path("permissions", "team", f.team), "team " + f.team, nil
+		item.Team = f.team
+		return item, api.TeamRoles, "team " + f.team, nil
 	case f.robot == "":
-		return api.Path("permissions", "user", f.user), f.user, nil
+		item.User = f.user
+		return item, of, f.user, nil
 	}
-	robot := f.robot
-	if !strings.Contains(robot, "+") {
-		robot = namespace + "+" + robot
+	item.User = f.robot
+	if !strings.Contains(f.robot, "+") {
+		item.User = namespace + "+" + f.robot
 	}
-	return api.Path("permissions", "user", robot), "robot " + robot, nil
+	return item, of, "robot " + item.User, nil
 }
 
 // grantView is a role in the output of the command.
@@ -71,19 +71,21 @@ func grantListCommand(src *command.Source) *cobra.Command {
 	}
 	format, target := command.AddFormat(cmd), addTarget(cmd, false)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, _, _, err := target.path(args, 0)
+		at, _, _, err := target.at(args, 0)
 		if err != nil {
 			return err
 		}
 		list := []grantView{}
-		for _, kind := range []string{"user", "team"} {
-			all, err := api.AllOf[api.PermissionView](cmd.Context(), c, path+api.Path("permissions", kind), "permissions")
+		for _, of := range []struct {
+			kind string
+			list api.Operation[api.RoleQuery, api.PermissionMap]
+		}{{"user", api.UserRoles.List}, {"team", api.TeamRoles.List}} {
+			all, _, err := api.List(cmd.Context(), c, of.list, api.RoleQuery{At: at}, 0)
 			if err != nil {
 				return err
 			}
-			for _, name := range slices.Sorted(maps.Keys(all)) {
-				p := all[name]
-				g := grantView{kind, name, roleName(p.Role)}
+			for _, p := range all {
+				g := grantView{of.kind, p.Name, roleName(p.Role)}
 				if p.IsRobot != nil && *p.IsRobot {
 					g.Kind = "robot"
 				}
@@ -109,18 +111,18 @@ func grantSetCommand(src *command.Source) *cobra.Command {
 	}
 	target, grantee := addTarget(cmd, false), addGrantee(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, name, rest, err := target.path(args, 1)
+		at, name, rest, err := target.at(args, 1)
 		if err != nil {
 			return err
 		}
 		if err := checkArg("ROLE", rest[0], checkRole); err != nil {
 			return err
 		}
-		end, who, err := grantee.path(name)
+		item, of, who, err := grantee.item(at)
 		if err != nil {
 			return err
 		}
-		if err := c.Put(cmd.Context(), path+end, api.PermissionRequest{Role: rest[0]}, nil); err != nil {
+		if _, err := of.Change.Call(cmd.Context(), c, api.RoleChange{RoleItem: item, Body: api.RoleForm{Role: rest[0]}}); err != nil {
 			return err
 		}
 		return say(cmd, "%s is %s of %s now.\n", command.Printable(who), rest[0], command.Printable(name))
@@ -135,15 +137,15 @@ func grantRemoveCommand(src *command.Source) *cobra.Command {
 	}
 	target, grantee := addTarget(cmd, false), addGrantee(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, name, _, err := target.path(args, 0)
+		at, name, _, err := target.at(args, 0)
 		if err != nil {
 			return err
 		}
-		end, who, err := grantee.path(name)
+		item, of, who, err := grantee.item(at)
 		if err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path+end, nil); err != nil {
+		if _, err := of.Delete.Call(cmd.Context(), c, item); err != nil {
 			return err
 		}
 		return say(cmd, "%s has no role of its own in %s now.\n", command.Printable(who), command.Printable(name))

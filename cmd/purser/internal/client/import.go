@@ -247,7 +247,7 @@ func (m *maker) unless(what, path string, make func() (secret string, err error)
 func (m *maker) role(what, target, role, kind, name string) error {
 	path := target + api.Path("permissions", kind, name)
 	return m.unless(what, path, func() (string, error) {
-		return "", m.c.Put(m.ctx, path, api.PermissionRequest{Role: role}, nil)
+		return "", m.c.Put(m.ctx, path, api.RoleForm{Role: role}, nil)
 	})
 }
 

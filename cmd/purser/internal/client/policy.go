@@ -88,26 +88,40 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 	return f
 }
 
-// path splits the arguments into a target and `n` further arguments. It returns the
-// target's path in the API, its name for messages, and the further arguments in `rest`.
-func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
+// at splits the arguments into a target and `n` further arguments. It returns the target, its name
+// for messages, and the further arguments in `rest`.
+func (f *targetFlags) at(args []string, n int) (at api.At, name string, rest []string, err error) {
 	if f.defaults {
 		if len(args) != n {
-			return "", "", nil, command.Usagef("with --defaults, leave TARGET out: give %d arguments, not %d", n, len(args))
+			return at, "", nil, command.Usagef("with --defaults, leave TARGET out: give %d arguments, not %d", n, len(args))
 		}
-		return "", "The registry", args, nil
+		return at, "The registry", args, nil
 	}
 	if len(args) != n+1 {
-		return "", "", nil, command.Usagef("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
+		return at, "", nil, command.Usagef("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
 	}
 	name, rest = args[0], args[1:]
 	switch {
 	case name == "":
-		return "", "", nil, command.Usagef("the name of a namespace or of a repository is empty")
+		return at, "", nil, command.Usagef("the name of a namespace or of a repository is empty")
 	case f.repository || strings.Contains(name, "/"):
-		return api.Path("repository", name), name, rest, nil
+		return api.At{Repository: name}, name, rest, nil
 	}
-	return api.Path("organization", name), name, rest, nil
+	return api.At{Namespace: name}, name, rest, nil
+}
+
+// path is like at, and returns the target's path in the API.
+func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
+	at, name, rest, err := f.at(args, n)
+	switch {
+	case err != nil:
+		return "", "", nil, err
+	case at.Repository != "":
+		return api.Path("repository", name), name, rest, nil
+	case at.Namespace != "":
+		return api.Path("organization", name), name, rest, nil
+	}
+	return "", name, rest, nil
 }
 
 func policyListCommand(src *command.Source) *cobra.Command {

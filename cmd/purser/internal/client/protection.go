@@ -32,30 +32,27 @@ func addScope(cmd *cobra.Command) *scopeFlags {
 	return f
 }
 
-// path splits the arguments into a scope (a target, or none with --all) and `n` further
-// arguments. It returns the API's path of the scope's rules, the scope's name for messages,
-// and the further arguments in `rest`.
-func (f *scopeFlags) path(args []string, n int) (path, name string, rest []string, err error) {
-	const rules = "/tagprotection"
+// at splits the arguments into a scope (a target, or none with --all) and `n` further arguments.
+// It returns the scope, its name for messages, and the further arguments in `rest`.
+func (f *scopeFlags) at(args []string, n int) (at api.At, name string, rest []string, err error) {
 	if f.all {
 		if len(args) != n {
-			return "", "", nil, command.Usagef("with --all, leave TARGET out: give %d arguments, not %d", n, len(args))
+			return at, "", nil, command.Usagef("with --all, leave TARGET out: give %d arguments, not %d", n, len(args))
 		}
-		return rules, "the registry", args, nil
+		return at, "the registry", args, nil
 	}
-	path, name, rest, err = f.targetFlags.path(args, n)
-	return path + rules, name, rest, err
+	return f.targetFlags.at(args, n)
 }
 
 func protectionListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the rules of a namespace, a repository, or the registry"}
 	format, scope := command.AddFormat(cmd), addScope(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, name, _, err := scope.path(args, 0)
+		at, name, _, err := scope.at(args, 0)
 		if err != nil {
 			return err
 		}
-		list, err := api.All[api.ProtectionRule](cmd.Context(), c, path, "rules")
+		list, _, err := api.List(cmd.Context(), c, api.ListProtection, api.ProtectionQuery{At: at}, 0)
 		if err != nil {
 			return err
 		}
@@ -85,18 +82,15 @@ func protectionAddCommand(src *command.Source) *cobra.Command {
 	}
 	format, scope := command.AddFormat(cmd), addScope(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, _, rest, err := scope.path(args, 1)
+		at, _, rest, err := scope.at(args, 1)
 		if err != nil {
 			return err
 		}
 		if err := checkArg("REGEXP", rest[0], checkPattern); err != nil {
 			return err
 		}
-		var out struct {
-			UUID     string   `json:"uuid"`
-			Warnings []string `json:"warnings,omitempty"`
-		}
-		if err := c.Post(cmd.Context(), path, map[string]string{"pattern": rest[0]}, &out); err != nil {
+		out, err := api.CreateProtection.Call(cmd.Context(), c, api.ProtectionNew{At: at, Body: api.NewProtectionRule{Pattern: rest[0]}})
+		if err != nil {
 			return err
 		}
 		warn(cmd, out.Warnings)
@@ -112,7 +106,7 @@ func protectionRemoveCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
 	scope, yes := addScope(cmd), command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, name, rest, err := scope.path(args, 1)
+		at, name, rest, err := scope.at(args, 1)
 		if err != nil {
 			return err
 		}
@@ -122,7 +116,7 @@ func protectionRemoveCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Remove rule %s of %s? Policies may then delete the tags that it protects.", rest[0], name); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path+api.Path(rest[0]), nil); err != nil {
+		if _, err := api.DeleteProtection.Call(cmd.Context(), c, api.ProtectionItem{At: at, UUID: rest[0]}); err != nil {
 			return err
 		}
 		return say(cmd, "Removed rule %s.\n", rest[0])

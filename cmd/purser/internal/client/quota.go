@@ -3,7 +3,7 @@ package client
 import (
 	"fmt"
 	"io"
-	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -23,39 +23,28 @@ func quotaCommand(src *command.Source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// quotaPath returns the API's path of the quotas of a namespace.
-func quotaPath(namespace string) (string, error) {
-	if strings.Contains(namespace, "/") || namespace == "" {
-		return "", command.Usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", namespace)
+// quotaOf returns the quota of a namespace, nil if it has none.
+func quotaOf(cmd *cobra.Command, c *api.Client, namespace string) (*api.QuotaView, error) {
+	if err := checkArg("NAMESPACE", namespace, checkNamespace); err != nil {
+		return nil, err
 	}
-	return api.Path("organization", namespace, "quota"), nil
+	list, err := api.ListQuota.Call(cmd.Context(), c, api.QuotaQuery{At: api.At{Namespace: namespace}})
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return &list[0], nil
 }
 
-// quotaOf returns the quota of a namespace, nil if it has none, and the API's path of its quotas.
-func quotaOf(cmd *cobra.Command, c *api.Client, namespace string) (q *api.QuotaView, path string, err error) {
-	if path, err = quotaPath(namespace); err != nil {
-		return nil, "", err
-	}
-	var list []api.QuotaView
-	if err := c.Get(cmd.Context(), path, nil, &list); err != nil {
-		return nil, "", err
-	}
-	if len(list) > 0 {
-		q = &list[0]
-	}
-	return q, path, nil
-}
-
-// existingQuota is quotaOf for commands that need a quota. The path is that of the quota.
-func existingQuota(cmd *cobra.Command, c *api.Client, namespace string) (*api.QuotaView, string, error) {
-	q, path, err := quotaOf(cmd, c, namespace)
+// existingQuota is quotaOf for commands that need a quota. It returns the input that names it, too.
+func existingQuota(cmd *cobra.Command, c *api.Client, namespace string) (*api.QuotaView, api.QuotaItem, error) {
+	q, err := quotaOf(cmd, c, namespace)
 	if err == nil && q == nil {
 		err = fmt.Errorf("namespace %s has no quota", namespace)
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, api.QuotaItem{}, err
 	}
-	return q, path + api.Path(strconv.FormatInt(q.ID, 10)), nil
+	return q, api.QuotaItem{At: api.At{Namespace: namespace}, ID: q.ID}, nil
 }
 
 const noLimit = "none"
@@ -82,12 +71,16 @@ func checkPercent(text string) error {
 	return nil
 }
 
-// limitNumber returns the number for the API: 0 for no limit.
-func limitNumber(text string) int64 {
-	if n, err := autoprune.ParseSize(text); err == nil {
-		return n
+// givenLimit returns the value of a flag, 0 for no limit, and nil if the flag isn't given.
+func givenLimit(cmd *cobra.Command, name, text string) *int64 {
+	if !cmd.Flags().Changed(name) {
+		return nil
 	}
-	return 0
+	n, err := autoprune.ParseSize(text)
+	if err != nil { // noLimit
+		n = 0
+	}
+	return &n
 }
 
 func quotaSetCommand(src *command.Source) *cobra.Command {
@@ -105,17 +98,14 @@ func quotaSetCommand(src *command.Source) *cobra.Command {
 	textFlag(cmd, &hard, "hard", "100", "refuse what would exceed `PERCENT` of a limit, or none", checkPercent)
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		body := map[string]any{}
-		for name, text := range map[string]string{"bytes": size, "repositories": repositories, "tags": tags} {
-			if cmd.Flags().Changed(name) {
-				body["limit_"+name] = limitNumber(text)
-			}
+		form := api.QuotaForm{
+			LimitBytes: givenLimit(cmd, "bytes", size), LimitRepositories: givenLimit(cmd, "repositories", repositories), LimitTags: givenLimit(cmd, "tags", tags),
 		}
 		steps := cmd.Flags().Changed("soft") || cmd.Flags().Changed("hard")
-		if len(body) == 0 && !steps {
+		if reflect.ValueOf(form).IsZero() && !steps {
 			return command.Usagef("say what to limit: --bytes, --repositories or --tags")
 		}
-		old, path, err := quotaOf(cmd, c, args[0])
+		old, err := quotaOf(cmd, c, args[0])
 		if err != nil {
 			return err
 		}
@@ -123,13 +113,14 @@ func quotaSetCommand(src *command.Source) *cobra.Command {
 			if old != nil { // the flag that isn't given stays as it is
 				soft, hard = stepsOf(cmd, *old, soft, hard)
 			}
-			body["limits"] = limitsOf(soft, hard)
+			form.Limits = limitsOf(soft, hard)
 		}
+		at := api.At{Namespace: args[0]}
 		var q api.QuotaView
 		if old == nil {
-			err = c.Post(cmd.Context(), path, body, &q)
+			q, err = api.CreateQuota.Call(cmd.Context(), c, api.QuotaNew{At: at, Body: form})
 		} else {
-			err = c.Put(cmd.Context(), path+api.Path(strconv.FormatInt(old.ID, 10)), body, &q)
+			q, err = api.ChangeQuota.Call(cmd.Context(), c, api.QuotaChange{QuotaItem: api.QuotaItem{At: at, ID: old.ID}, Body: form})
 		}
 		if err != nil {
 			return err
@@ -161,11 +152,11 @@ func lowest(q api.QuotaView, kind string) string {
 	return noLimit
 }
 
-func limitsOf(soft, hard string) []map[string]any {
-	list := []map[string]any{}
+func limitsOf(soft, hard string) []api.QuotaLimitForm {
+	list := []api.QuotaLimitForm{}
 	for _, l := range [][2]string{{"Warning", soft}, {"Reject", hard}} {
 		if n, err := strconv.Atoi(l[1]); err == nil {
-			list = append(list, map[string]any{"type": l[0], "threshold_percent": n})
+			list = append(list, api.QuotaLimitForm{Type: l[0], Threshold: n})
 		}
 	}
 	return list
@@ -220,21 +211,9 @@ func quotaListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the quotas of all namespaces", Args: cobra.NoArgs}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list := []api.QuotaView{}
-		query := url.Values{"limit": {"100"}}
-		for {
-			var page struct {
-				Quotas   []api.QuotaView `json:"quotas"`
-				NextPage string          `json:"next_page"`
-			}
-			if err := c.Get(cmd.Context(), api.Path("quota"), query, &page); err != nil {
-				return err
-			}
-			list = append(list, page.Quotas...)
-			if page.NextPage == "" {
-				break
-			}
-			query.Set("next_page", page.NextPage)
+		list, _, err := api.List(cmd.Context(), c, api.ListQuotas, api.QuotaPage{}, 0)
+		if err != nil {
+			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			if len(list) == 0 {
@@ -256,14 +235,14 @@ func quotaDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Take a namespace's quota away", Args: cobra.ExactArgs(1)}
 	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		_, path, err := existingQuota(cmd, c, args[0])
+		_, item, err := existingQuota(cmd, c, args[0])
 		if err != nil {
 			return err
 		}
 		if err := command.Confirm(cmd, *yes, "Delete the quota of %s? It may then grow without limit.", args[0]); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+		if _, err := api.DeleteQuota.Call(cmd.Context(), c, item); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted the quota of %s.\n", args[0])
@@ -279,12 +258,12 @@ func quotaRecountCommand(src *command.Source) *cobra.Command {
 	}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		_, path, err := existingQuota(cmd, c, args[0])
+		_, item, err := existingQuota(cmd, c, args[0])
 		if err != nil {
 			return err
 		}
-		var q api.QuotaView
-		if err := c.Post(cmd.Context(), path+"/recount", nil, &q); err != nil {
+		q, err := api.RecountQuota.Call(cmd.Context(), c, item)
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), q, func(w io.Writer) error { return printQuota(w, q) })

@@ -125,8 +125,8 @@ func robotCreateCommand(src *command.Source) *cobra.Command {
 		var granted error
 		if role != "" {
 			namespace, _, _ := strings.Cut(name, "+")
-			err := c.Put(cmd.Context(), api.Path("organization", namespace, "permissions", "user", name), api.PermissionRequest{Role: role}, nil)
-			if err != nil {
+			item := api.RoleItem{At: api.At{Namespace: namespace}, User: name}
+			if _, err := api.UserRoles.Change.Call(cmd.Context(), c, api.RoleChange{RoleItem: item, Body: api.RoleForm{Role: role}}); err != nil {
 				granted = fmt.Errorf("robot %s was created, but has no role: %w", name, err)
 			}
 		}

@@ -3,8 +3,8 @@ package client
 import (
 	"fmt"
 	"io"
-	"net/url"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -25,10 +25,8 @@ func webhookCommand(src *command.Source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// webhookView is a webhook in the API's format.
-type webhookView api.WebhookView
-
-func (w webhookView) state() string {
+// webhookState says whether a webhook is enabled, and why not.
+func webhookState(w api.WebhookView) string {
 	switch {
 	case w.Enabled:
 		return "enabled"
@@ -38,52 +36,39 @@ func (w webhookView) state() string {
 	return "disabled"
 }
 
-// webhookPath returns the API's path of the webhooks of the namespace in the first
-// argument, or, if there is a second argument, of the webhook with that UUID.
-func webhookPath(args []string) (string, error) {
-	if strings.Contains(args[0], "/") || args[0] == "" {
-		return "", command.Usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
-	}
-	path := api.Path("organization", args[0], "webhook")
-	for _, id := range args[1:] {
-		if err := checkArg("UUID", id, checkUUID); err != nil {
-			return "", err
-		}
-	}
-	if len(args) > 1 {
-		path += api.Path(args[1])
-	}
-	return path, nil
-}
-
-// withWebhook is like withClient, for commands whose arguments name a namespace and
-// possibly a webhook. It also passes the API's path of these to `run`.
-func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
+// withWebhook is like withClient, for commands whose arguments name a namespace, possibly a
+// webhook of it, and possibly one of its notices. It passes what they name to `run`.
+func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error) func(*cobra.Command, []string) error {
 	return withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
+		if err := checkArg("NAMESPACE", args[0], checkNamespace); err != nil {
 			return err
 		}
-		return run(cmd, c, path, args)
+		for _, id := range args[1:] {
+			if err := checkArg("UUID", id, checkUUID); err != nil {
+				return err
+			}
+		}
+		args = append(args, "", "")
+		return run(cmd, c, api.DeliveryItem{WebhookItem: api.WebhookItem{Namespace: args[0], UUID: args[1]}, Delivery: args[2]})
 	})
 }
 
 func webhookListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		list, err := api.All[webhookView](cmd.Context(), c, path, "webhooks")
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		list, _, err := api.List(cmd.Context(), c, api.ListWebhooks, api.WebhookQuery{InNamespace: api.InNamespace{Namespace: in.Namespace}}, 0)
 		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			if len(list) == 0 {
-				_, err := fmt.Fprintf(w, "%s has no webhooks.\n", args[0])
+				_, err := fmt.Fprintf(w, "%s has no webhooks.\n", in.Namespace)
 				return err
 			}
 			rows := make([][]string, len(list))
 			for i, h := range list {
-				rows[i] = []string{h.UUID.String(), h.URL, strings.Join(h.Events, ","), h.state(), h.Title}
+				rows[i] = []string{h.UUID.String(), h.URL, strings.Join(h.Events, ","), webhookState(h), h.Title}
 			}
 			return table(w, []string{"UUID", "URL", "EVENTS", "STATE", "TITLE"}, rows, false)
 		})
@@ -108,26 +93,23 @@ func addWebhookFlags(cmd *cobra.Command) *webhookFlags {
 
 func checkEvent(name string) error { return checkChoice(webhook.Events()...)(name) }
 
-// body returns the members of the API's request body, one for each flag that was given.
-func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
-	members := map[string]any{}
+// form returns the body of the request, with a member for each flag that was given.
+func (f *webhookFlags) form(cmd *cobra.Command) (form api.WebhookForm, err error) {
 	if cmd.Flags().Changed("url") {
-		members["url"] = f.url
+		form.URL = &f.url
 	}
 	if cmd.Flags().Changed("title") {
-		members["title"] = f.title
+		form.Title = &f.title
 	}
-	if cmd.Flags().Changed("events") {
-		members["events"] = f.events
-	}
+	form.Events = f.events
 	if f.secret != "" {
 		secret, err := readSecret(cmd.InOrStdin(), f.secret)
 		if err != nil {
-			return nil, command.Usagef("--secret-file: %v", err)
+			return form, command.Usagef("--secret-file: %v", err)
 		}
-		members["secret"] = secret
+		form.Secret = &secret
 	}
-	return members, nil
+	return form, nil
 }
 
 // maxSecret limits the length of a webhook's secret, in bytes.
@@ -158,8 +140,8 @@ func webhookCreateCommand(src *command.Source) *cobra.Command {
 		Example: "  purser webhook create app --url https://hooks.example.com/purser --events push,delete",
 	}
 	format, flags := command.AddFormat(cmd), addWebhookFlags(cmd)
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		body, err := flags.body(cmd)
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		form, err := flags.form(cmd)
 		switch {
 		case err != nil:
 			return err
@@ -168,11 +150,8 @@ func webhookCreateCommand(src *command.Source) *cobra.Command {
 		case len(flags.events) == 0:
 			return command.Usagef("--events is missing: name some of %s", strings.Join(webhook.Events(), ", "))
 		}
-		var out struct {
-			webhookView
-			Secret string `json:"secret"`
-		}
-		if err := c.Post(cmd.Context(), path, body, &out); err != nil {
+		out, err := api.CreateWebhook.Call(cmd.Context(), c, api.WebhookNew{InNamespace: api.InNamespace{Namespace: in.Namespace}, Body: form})
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
@@ -188,10 +167,10 @@ func webhookShowCommand(src *command.Source) *cobra.Command {
 		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or one of its notices with the body", Args: cobra.RangeArgs(2, 3),
 	}
 	format := command.AddFormat(cmd)
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		if len(args) == 3 {
-			var d api.WebhookDelivery
-			if err := c.Get(cmd.Context(), path+api.Path("deliveries", args[2]), nil, &d); err != nil {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		if in.Delivery != "" {
+			d, err := api.GetDelivery.Call(cmd.Context(), c, in)
+			if err != nil {
 				return err
 			}
 			return format.Print(cmd.OutOrStdout(), d, func(w io.Writer) error {
@@ -199,12 +178,12 @@ func webhookShowCommand(src *command.Source) *cobra.Command {
 					"next attempt", clock(d.NextAttempt), "ended", clock(d.EndedAt), "last error", d.LastError, "body", d.Body)
 			})
 		}
-		var h webhookView
-		if err := c.Get(cmd.Context(), path, nil, &h); err != nil {
+		h, err := api.GetWebhook.Call(cmd.Context(), c, in.WebhookItem)
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), h, func(w io.Writer) error {
-			return fields(w, "uuid", h.UUID.String(), "title", h.Title, "url", h.URL, "events", strings.Join(h.Events, ", "), "state", h.state(),
+			return fields(w, "uuid", h.UUID.String(), "title", h.Title, "url", h.URL, "events", strings.Join(h.Events, ", "), "state", webhookState(h),
 				"created", clock(&h.CreatedAt), "saved", clock(&h.UpdatedAt))
 		})
 	})
@@ -219,8 +198,8 @@ func webhookUpdateCommand(src *command.Source) *cobra.Command {
 	flags := addWebhookFlags(cmd)
 	enable := cmd.Flags().Bool("enable", false, "enable it: send it notices of events from now on, and those that wait")
 	disable := cmd.Flags().Bool("disable", false, "disable it: make no notices for it, and send none")
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		body, err := flags.body(cmd)
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		form, err := flags.form(cmd)
 		if err != nil {
 			return err
 		}
@@ -228,37 +207,37 @@ func webhookUpdateCommand(src *command.Source) *cobra.Command {
 		case *enable && *disable:
 			return command.Usagef("--enable and --disable are given: leave one out")
 		case *enable, *disable:
-			body["enabled"] = *enable
-		case len(body) == 0:
+			form.Enabled = enable
+		case reflect.ValueOf(form).IsZero():
 			return command.Usagef("nothing is given to change: add --url, --events, --title, --secret-file, --enable or --disable")
 		}
-		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
+		if _, err := api.UpdateWebhook.Call(cmd.Context(), c, api.WebhookChange{WebhookItem: in.WebhookItem, Body: form}); err != nil {
 			return err
 		}
-		return say(cmd, "Saved webhook %s.\n", args[1])
+		return say(cmd, "Saved webhook %s.\n", in.UUID)
 	})
 	return cmd
 }
 
 func webhookDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		if _, err := api.DeleteWebhook.Call(cmd.Context(), c, in.WebhookItem); err != nil {
 			return err
 		}
-		return say(cmd, "Deleted webhook %s.\n", args[1])
+		return say(cmd, "Deleted webhook %s.\n", in.UUID)
 	})
 	return cmd
 }
 
 func webhookTestCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a test notice (ping)", Args: cobra.ExactArgs(2)}
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		var out struct{ UUID string }
-		if err := c.Post(cmd.Context(), path+"/test", nil, &out); err != nil {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		out, err := api.TestWebhook.Call(cmd.Context(), c, in.WebhookItem)
+		if err != nil {
 			return err
 		}
-		return say(cmd, "Queued notice %s. \"purser webhook show %s %s %[1]s\" says how it went.\n", out.UUID, args[0], args[1])
+		return say(cmd, "Queued notice %s. \"purser webhook show %s %s %[1]s\" says how it went.\n", out.UUID, in.Namespace, in.UUID)
 	})
 	return cmd
 }
@@ -269,21 +248,8 @@ func webhookDeliveriesCommand(src *command.Source) *cobra.Command {
 	var state string
 	textFlag(cmd, &state, "state", "", "only notices in this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]api.WebhookDelivery, string, error) {
-			var page struct {
-				Deliveries []api.WebhookDelivery `json:"deliveries"`
-				NextPage   string                `json:"next_page"`
-			}
-			q := url.Values{}
-			for name, value := range map[string]string{"state": state, "next_page": cursor, "limit": strconv.Itoa(n)} {
-				if value != "" {
-					q.Set(name, value)
-				}
-			}
-			err := c.Get(cmd.Context(), path+"/deliveries", q, &page)
-			return page.Deliveries, page.NextPage, err
-		})
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
+		list, more, err := api.List(cmd.Context(), c, api.ListDeliveries, api.DeliveryQuery{WebhookItem: in.WebhookItem, State: state}, *limit)
 		if err != nil {
 			return err
 		}
@@ -305,21 +271,21 @@ func webhookRedeliverCommand(src *command.Source) *cobra.Command {
 			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
 	}
 	all := cmd.Flags().Bool("given-up", false, "all notices that were given up; leave DELIVERY out")
-	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
 		switch {
-		case *all == (len(args) == 3):
+		case *all == (in.Delivery != ""):
 			return command.Usagef("name one DELIVERY, or give --given-up")
 		case *all:
-			var out struct{ Deliveries int64 }
-			if err := c.Post(cmd.Context(), path+"/redeliver", nil, &out); err != nil {
+			out, err := api.RedeliverGivenUp.Call(cmd.Context(), c, in.WebhookItem)
+			if err != nil {
 				return err
 			}
 			return say(cmd, "Queued %d notices once more.\n", out.Deliveries)
 		}
-		if err := c.Post(cmd.Context(), path+api.Path("deliveries", args[2], "redeliver"), nil, nil); err != nil {
+		if _, err := api.Redeliver.Call(cmd.Context(), c, in); err != nil {
 			return err
 		}
-		return say(cmd, "Queued notice %s once more.\n", args[2])
+		return say(cmd, "Queued notice %s once more.\n", in.Delivery)
 	})
 	return cmd
 }

@@ -37,8 +37,8 @@ func newPolicies() []*policy {
 
 // setPolicies protects a tag, shows what each policy would delete, and creates the policies.
 func (t *tour) setPolicies(ctx context.Context) error {
-	err := t.api.Post(ctx, api.Path("repository", webRepo, "tagprotection"), map[string]string{"pattern": protected}, nil)
-	if err != nil {
+	rule := api.ProtectionNew{At: api.At{Repository: webRepo}, Body: api.NewProtectionRule{Pattern: protected}}
+	if _, err := api.CreateProtection.Call(ctx, t.api, rule); err != nil {
 		return err
 	}
 	rows := [][]string{{"REPOSITORY", "POLICY DELETES", "TAGS", "FREES"}}

@@ -43,7 +43,7 @@ func (t *tour) contents(ctx context.Context) (c contents, err error) {
 
 // garbage returns the state of garbage collection.
 func (t *tour) garbage(ctx context.Context) (s gc.GCStatus, err error) {
-	return s, t.api.Get(ctx, api.Path("gc", "status"), nil, &s)
+	return api.GetGCStatus.Call(ctx, t.api, struct{}{})
 }
 
 // toReview returns the number of reviews that are still to come, whether they are due or not.

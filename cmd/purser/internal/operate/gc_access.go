@@ -59,16 +59,18 @@ func withGC(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context
 
 type gcOverAPI struct{ c *api.Client }
 
-func (g gcOverAPI) status(ctx context.Context) (s gc.GCStatus, err error) {
-	return s, g.c.Get(ctx, api.Path("gc", "status"), nil, &s)
+func (g gcOverAPI) status(ctx context.Context) (gc.GCStatus, error) {
+	return api.GetGCStatus.Call(ctx, g.c, struct{}{})
 }
 
-func (g gcOverAPI) blob(ctx context.Context, d oci.Digest) (e explain.BlobExplanation, err error) {
-	return e, notThere(oci.BlobUnknown, g.c.Get(ctx, api.Path("gc", "explain", d.String()), nil, &e))
+func (g gcOverAPI) blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error) {
+	e, err := api.ExplainBlob.Call(ctx, g.c, api.BlobItem{Digest: d})
+	return e.BlobExplanation, notThere(oci.BlobUnknown, err)
 }
 
-func (g gcOverAPI) manifest(ctx context.Context, repository string, d oci.Digest) (e explain.ManifestExplanation, err error) {
-	return e, notThere(oci.ManifestUnknown, g.c.Get(ctx, api.Path("repository", repository, "manifest", d.String(), "explain"), nil, &e))
+func (g gcOverAPI) manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error) {
+	e, err := api.ExplainManifest.Call(ctx, g.c, api.ManifestItem{InRepository: api.InRepository{Repository: repository}, Digest: d})
+	return e.ManifestExplanation, notThere(oci.ManifestUnknown, err)
 }
 
 func (g gcOverAPI) tagged(ctx context.Context, repository, tag string) (oci.Digest, error) {
@@ -79,8 +81,8 @@ func (g gcOverAPI) tagged(ctx context.Context, repository, tag string) (oci.Dige
 	return t.Digest, notThere(oci.ManifestUnknown, err)
 }
 
-func (g gcOverAPI) retry(ctx context.Context) (n api.Retried, err error) {
-	return n, g.c.Post(ctx, api.Path("gc", "retry"), nil, &n)
+func (g gcOverAPI) retry(ctx context.Context) (api.Retried, error) {
+	return api.RetryGC.Call(ctx, g.c, api.RetryInput{})
 }
 
 // notThere converts an API error with status 404 to an oci.Error with the given code,

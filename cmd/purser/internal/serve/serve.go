@@ -339,7 +339,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 	}
 	front.Mount(oci.Mount())
 	front.Mount(operators.Mount())
-	pages, err := ui.New(ui.Options{Server: front, Version: o.System.Version, Log: p.log})
+	pages, err := ui.New(ui.Options{Server: front, Operations: operators, Version: o.System.Version, Log: p.log})
 	if err != nil {
 		return nil, err
 	}

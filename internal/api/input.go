@@ -1,0 +1,154 @@
+package api
+
+import (
+	"fmt"
+	"net/url"
+	"reflect"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/auth"
+)
+
+// Scoped is the input of an operation that concerns a repository or a namespace, which the path names.
+type Scoped interface{ Resource() auth.Resource }
+
+// InRepository is the part of an input that names a repository.
+type InRepository struct {
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+}
+
+// Resource returns the repository.
+func (i InRepository) Resource() auth.Resource { return auth.OfRepository(i.Repository) }
+
+// InNamespace is the part of an input that names a namespace.
+type InNamespace struct {
+	Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
+}
+
+// Resource returns the namespace.
+func (i InNamespace) Resource() auth.Resource { return auth.OfNamespace(i.Namespace) }
+
+// At is the part of an input that says at which place an operation acts: in a repository, in a
+// namespace, or, if it names neither, in the whole registry.
+type At struct {
+	Repository string `path:"repository" required:"false" doc:"Name of the repository" example:"library/alpine"`
+	Namespace  string `path:"orgname" required:"false" doc:"Name of the namespace" example:"library"`
+}
+
+// Paths of the places.
+const (
+	OfRepository = "/repository/{repository}"
+	OfNamespace  = "/organization/{orgname}"
+	OfOwn        = "/user" // the namespace with the name of the client's account; the server sets At.Namespace
+	OfRegistry   = ""
+)
+
+// Resource returns the place.
+func (a At) Resource() auth.Resource {
+	switch {
+	case a.Repository != "":
+		return auth.OfRepository(a.Repository)
+	case a.Namespace != "":
+		return auth.OfNamespace(a.Namespace)
+	}
+	return auth.Registry
+}
+
+func (a At) place() string {
+	switch {
+	case a.Repository != "":
+		return OfRepository
+	case a.Namespace != "":
+		return OfNamespace
+	}
+	return OfRegistry
+}
+
+// Paging is the part of an input that selects a page of a list.
+type Paging struct {
+	Limit    int    `query:"limit" minimum:"0" doc:"Most entries of a page. 0, and more than 500, count as 500. A page has fewer if they are long"`
+	NextPage string `query:"next_page" doc:"The next_page of the page before"`
+}
+
+// MostOfPage is the most entries of a page.
+const MostOfPage = 500
+
+// Paged returns the parameters, for functions of several inputs that have them.
+func (p Paging) Paged() Paging { return p }
+
+// Most returns how many entries the page has at most.
+func (p Paging) Most() int {
+	if p.Limit == 0 {
+		return MostOfPage
+	}
+	return min(p.Limit, MostOfPage)
+}
+
+// NameContains is the part of an input that selects entries of a list by their names.
+type NameContains struct {
+	Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+}
+
+// Parameters calls f for each parameter of an input: "path" or "query", its name and its field. `in`
+// is a struct, which must be addressable if f sets fields.
+func Parameters(in reflect.Value, f func(location, name string, field reflect.Value)) {
+	for i, t := 0, in.Type(); i < t.NumField(); i++ {
+		field := t.Field(i)
+		switch path, query := field.Tag.Get("path"), field.Tag.Get("query"); {
+		case field.Anonymous && field.Type.Kind() == reflect.Struct:
+			Parameters(in.Field(i), f)
+		case path != "":
+			f("path", path, in.Field(i))
+		case query != "":
+			name, _, _ := strings.Cut(query, ",")
+			f("query", name, in.Field(i))
+		}
+	}
+}
+
+// Body returns the JSON body of an input, nil if it has none.
+func Body(in reflect.Value) any {
+	body := in.FieldByName("Body")
+	if !body.IsValid() || body.Kind() == reflect.Pointer && body.IsNil() {
+		return nil
+	}
+	return body.Interface()
+}
+
+// encode puts an input into a path, a query and a body.
+func encode(path string, in any) (string, url.Values, any) {
+	query := make(url.Values)
+	Parameters(reflect.ValueOf(in), func(location, name string, field reflect.Value) {
+		switch text := parameterText(field); {
+		case location == "path":
+			path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(text))
+		case !field.IsZero():
+			query.Set(name, text)
+		}
+	})
+	return path, query, Body(reflect.ValueOf(in))
+}
+
+// parameterText writes a parameter as the server reads it: lists have commas.
+func parameterText(field reflect.Value) string {
+	if field.Kind() != reflect.Slice {
+		return fmt.Sprint(field.Interface())
+	}
+	texts := make([]string, field.Len())
+	for i := range texts {
+		texts[i] = fmt.Sprint(field.Index(i).Interface())
+	}
+	return strings.Join(texts, ",")
+}
+
+// setPaging sets the parameters of an input that say which page of a list it wants.
+func setPaging(in any, limit int, next string) {
+	Parameters(reflect.ValueOf(in).Elem(), func(_, name string, field reflect.Value) {
+		switch name {
+		case "limit":
+			field.SetInt(int64(limit))
+		case "next_page":
+			field.SetString(next)
+		}
+	})
+}
