@@ -30,11 +30,13 @@ const (
 )
 
 // TellQuotas calls `tell` for each step that a namespace has crossed and that wasn't told yet,
-// in the transaction that marks it as told. So each crossing is told once, whichever process
-// calls TellQuotas. A namespace crosses a step when it uses the step's part of a limit, and also
-// when something is refused because of a hard limit. The next crossing is told after the
-// namespace has used less than 95% of this part, and an hour after the last refusal.
-func (c *Catalog) TellQuotas(ctx context.Context, tell func(ctx context.Context, tx pgx.Tx, n QuotaNotice) error) (told int, err error) {
+// in the transaction that marks it as told, and returns the notices whose transactions are
+// committed. So each crossing is told once, whichever process calls TellQuotas. `tell` may be
+// called again if its transaction fails, so it should do nothing outside of the transaction. A
+// namespace crosses a step when it uses the step's part of a limit, and also when something is
+// refused because of a hard limit. The next crossing is told after the namespace has used less
+// than 95% of this part, and an hour after the last refusal.
+func (c *Catalog) TellQuotas(ctx context.Context, tell func(ctx context.Context, tx pgx.Tx, n QuotaNotice) error) (told []QuotaNotice, err error) {
 	after := ""
 	for {
 		list, next, err := c.Quotas(ctx, after, quotaBatch)
@@ -45,15 +47,15 @@ func (c *Catalog) TellQuotas(ctx context.Context, tell func(ctx context.Context,
 			if !q.Counted || len(q.Steps) == 0 {
 				continue
 			}
-			var n int
+			var notices []QuotaNotice
 			err := c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
-				n, err = tellSteps(ctx, tx, q, tell)
+				notices, err = tellSteps(ctx, tx, q, tell)
 				return err
 			})
 			if err != nil {
 				return told, fmt.Errorf("telling of the quota of %s: %w", q.Namespace, err)
 			}
-			told += n
+			told = append(told, notices...)
 		}
 		if after = next; after == "" {
 			return told, nil
@@ -61,59 +63,93 @@ func (c *Catalog) TellQuotas(ctx context.Context, tell func(ctx context.Context,
 	}
 }
 
-// tellSteps tells of the steps of one quota. `q` was read a moment ago, without a lock.
-func tellSteps(ctx context.Context, tx pgx.Tx, q Quota, tell func(ctx context.Context, tx pgx.Tx, n QuotaNotice) error) (told int, err error) {
+// lockedStep is a row of namespacequotalimits that the transaction has locked.
+type lockedStep struct {
+	ID      int64
+	Kind    QuotaKind
+	Percent int
+	Told    []string  // of which things a crossing was told
+	Refused []byte    // a JSON object: when a thing was refused last
+	Now     time.Time // by the database
+}
+
+// tellSteps tells of the steps of a quota, which was read a moment ago without a lock. It leaves out
+// steps that another transaction has locked, since that one tells of them.
+func tellSteps(ctx context.Context, tx pgx.Tx, q Quota, tell func(ctx context.Context, tx pgx.Tx, n QuotaNotice) error) (told []QuotaNotice, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT id, kind, percent, told, refused, now() FROM namespacequotalimits
 		WHERE namespace_id = $1 ORDER BY id FOR UPDATE SKIP LOCKED`, q.namespaceID)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	type row struct {
-		ID      int64
-		Kind    QuotaKind
-		Percent int
-		Told    []string
-		Refused []byte
-		Now     time.Time
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	steps, err := pgx.CollectRows(rows, pgx.RowToStructByPos[lockedStep])
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	for _, r := range list {
-		var refused map[string]time.Time
-		if err := json.Unmarshal(r.Refused, &refused); err != nil {
-			return told, err
+	// Another process may have told, since q was read, of what the namespace has used since. By the
+	// older numbers its crossing would be taken back, and be told again.
+	q, err = quotaAgain(ctx, tx, q)
+	if err != nil || !q.Counted {
+		return nil, err
+	}
+	for _, s := range steps {
+		above, crossed, err := s.compare(q)
+		if err != nil {
+			return nil, err
 		}
-		now := []string{}
-		for _, what := range quotaThings {
-			most, used := q.Limits.of(what), q.Used.of(what)
-			was := slices.Contains(r.Told, what)
-			recent := !refused[what].IsZero() && r.Now.Sub(refused[what]) < refusedLong
-			switch {
-			case most == 0:
-			case used >= part(most, r.Percent) || recent:
-				now = append(now, what)
-				if was {
-					break
-				}
-				told++
-				n := QuotaNotice{Namespace: q.Namespace, Quota: what, Kind: r.Kind, Percent: r.Percent, Limit: most, Used: used}
-				if err := tell(ctx, tx, n); err != nil {
-					return told, err
-				}
-			case was && used >= part(part(most, r.Percent), quotaBack):
-				now = append(now, what)
+		for _, what := range crossed {
+			n := QuotaNotice{Namespace: q.Namespace, Quota: what, Kind: s.Kind, Percent: s.Percent, Limit: q.Limits.of(what), Used: q.Used.of(what)}
+			if err := tell(ctx, tx, n); err != nil {
+				return nil, err
 			}
+			told = append(told, n)
 		}
-		if !slices.Equal(now, r.Told) {
-			if _, err := tx.Exec(ctx, "UPDATE namespacequotalimits SET told = $2 WHERE id = $1", r.ID, now); err != nil {
-				return told, err
+		if !slices.Equal(above, s.Told) {
+			if _, err := tx.Exec(ctx, "UPDATE namespacequotalimits SET told = $2 WHERE id = $1", s.ID, above); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return told, nil
+}
+
+// quotaAgain reads the quota of the same namespace in a transaction. If the namespace has none any
+// more, the result isn't counted.
+func quotaAgain(ctx context.Context, tx pgx.Tx, q Quota) (Quota, error) {
+	rows, err := tx.Query(ctx, "SELECT * FROM shown_quotas WHERE namespace_id = $1", q.namespaceID)
+	if err != nil {
+		return Quota{}, err
+	}
+	again, err := pgx.CollectExactlyOneRow(rows, scanQuota)
+	if isNoRows(err) {
+		return Quota{}, nil
+	}
+	return again, err
+}
+
+// compare returns for which things the namespace is above the step, and which of them weren't told.
+func (s lockedStep) compare(q Quota) (above, crossed []string, err error) {
+	var refused map[string]time.Time
+	if err := json.Unmarshal(s.Refused, &refused); err != nil {
+		return nil, nil, err
+	}
+	above = []string{}
+	for _, what := range quotaThings {
+		most, used := q.Limits.of(what), q.Used.of(what)
+		was := slices.Contains(s.Told, what)
+		recent := !refused[what].IsZero() && s.Now.Sub(refused[what]) < refusedLong
+		switch {
+		case most == 0:
+		case used >= part(most, s.Percent) || recent:
+			above = append(above, what)
+			if !was {
+				crossed = append(crossed, what)
+			}
+		case was && used >= part(part(most, s.Percent), quotaBack):
+			above = append(above, what)
+		}
+	}
+	return above, crossed, nil
 }
 
 // QuotaRatios returns, for each of the up to n namespaces that are nearest to one of their limits, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -265,21 +266,15 @@ func TestTellQuotas(t *testing.T) {
 	ctx := t.Context()
 	b.Push(t, "acme/app", "12345")
 	b.limit(t, "acme", catalog.Usage{Bytes: 10})
-	var told []catalog.QuotaNotice
 	tell := func(want ...catalog.QuotaNotice) {
 		t.Helper()
-		told = nil
-		n, err := b.TellQuotas(ctx, func(_ context.Context, _ pgx.Tx, n catalog.QuotaNotice) error {
+		var told []catalog.QuotaNotice
+		committed, err := b.TellQuotas(ctx, func(_ context.Context, _ pgx.Tx, n catalog.QuotaNotice) error {
 			told = append(told, n)
 			return nil
 		})
-		if err != nil || n != len(want) || len(told) != len(want) {
-			t.Fatalf("told %d, %v, %v, want %v", n, told, err, want)
-		}
-		for i := range want {
-			if told[i] != want[i] {
-				t.Errorf("told %+v, want %+v", told[i], want[i])
-			}
+		if err != nil || !slices.Equal(told, want) || !slices.Equal(committed, want) {
+			t.Fatalf("told %+v, committed %+v, %v, want %+v", told, committed, err, want)
 		}
 	}
 	tell()
@@ -298,6 +293,71 @@ func TestTellQuotas(t *testing.T) {
 	tell()
 	b.Push(t, "acme/app", "abc")
 	tell(soft)
+}
+
+// TestQuotasAreToldOnce: after a process has read the quotas, and before it locks the steps of zoo,
+// another process tells that zoo crosses its step. The first one mustn't go by what it has read: it
+// would take the crossing back, so that it is told again, or tell of one that is over.
+func TestQuotasAreToldOnce(t *testing.T) {
+	t.Parallel()
+	for _, crossed := range []bool{false, true} { // what the first process reads of zoo
+		t.Run(fmt.Sprint("crossed ", crossed), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			tell := func(meanwhile func(), want ...string) {
+				t.Helper()
+				told, err := b.TellQuotas(t.Context(), func(_ context.Context, _ pgx.Tx, n catalog.QuotaNotice) error {
+					if n.Namespace == "acme" && meanwhile != nil {
+						meanwhile()
+					}
+					return nil
+				})
+				var namespaces []string
+				for _, n := range told {
+					namespaces = append(namespaces, n.Namespace)
+				}
+				if err != nil || !slices.Equal(namespaces, want) {
+					t.Errorf("told of %v, %v, want %v", namespaces, err, want)
+				}
+			}
+			b.Push(t, "acme/app", "12345678")
+			b.limit(t, "acme", catalog.Usage{Bytes: 10})
+			b.Push(t, "zoo/app", "12345")
+			b.limit(t, "zoo", catalog.Usage{Bytes: 10})
+			if !crossed {
+				tell(func() {
+					b.Push(t, "zoo/app", "678")
+					tell(nil, "zoo") // acme's steps are locked
+				}, "acme")
+				tell(nil)
+				return
+			}
+			d := b.Push(t, "zoo/app", "678")
+			tell(func() {
+				tell(nil, "zoo")
+				if err := b.DeleteBlob(t.Context(), "zoo/app", d); err != nil {
+					t.Error(err)
+				}
+				tell(nil)
+			}, "acme")
+			tell(nil)
+		})
+	}
+}
+
+// TestQuotaToldInATransaction: a notice whose transaction fails wasn't told, and is told by the next look.
+func TestQuotaToldInATransaction(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "12345678")
+	b.limit(t, "acme", catalog.Usage{Bytes: 10})
+	fails := errors.New("the notice can't be queued")
+	for _, want := range []error{fails, nil} {
+		told, err := b.TellQuotas(t.Context(), func(context.Context, pgx.Tx, catalog.QuotaNotice) error { return want })
+		if !errors.Is(err, want) || (len(told) == 1) != (want == nil) {
+			t.Errorf("told %+v, %v, want %v", told, err, want)
+		}
+	}
 }
 
 // TestRefusalSaysWhenRoomComes: what is deleted counts until garbage collection, as long as the

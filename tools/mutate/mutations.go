@@ -67,6 +67,12 @@ var mutations = []mutation{
 	{"quota: wait for writers", "internal/catalog/quota_count.go",
 		`for err == nil && len(ids) > 0 {`, `for err == nil && len(ids) > 1000 {`,
 		catalog, "TestCountWaitsForWriters"},
+	{"quota: lock of the steps that are told", "internal/catalog/quota_notices.go",
+		` ORDER BY id FOR UPDATE SKIP LOCKED`, ` ORDER BY id`,
+		catalog, "TestQuotasAreToldOnce"},
+	{"quota: look at what is used once the steps are locked", "internal/catalog/quota_notices.go",
+		`	q, err = quotaAgain(ctx, tx, q)`, ``,
+		catalog, "TestQuotasAreToldOnce"},
 
 	// the trash
 	{"trash: restoring locks the namespace", trashGo,

@@ -39,8 +39,6 @@ func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, lo
 		if n.Kind == catalog.QuotaReject {
 			event = "quota.hard"
 		}
-		p.log.WarnContext(ctx, "a namespace reaches its quota", "namespace", n.Namespace, "quota", n.Quota, "type", n.Kind,
-			"threshold_percent", n.Percent, "limit", n.Limit, "used", n.Used)
 		return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: n})
 	}
 	batch := func(ctx context.Context) (bool, error) {
@@ -49,7 +47,11 @@ func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, lo
 			return false, err
 		}
 		told, err := c.TellQuotas(ctx, tell)
-		if told > 0 {
+		for _, n := range told {
+			p.log.WarnContext(ctx, "a namespace reaches its quota", "namespace", n.Namespace, "quota", n.Quota, "type", n.Kind,
+				"threshold_percent", n.Percent, "limit", n.Limit, "used", n.Used)
+		}
+		if len(told) > 0 {
 			notices.Wake()
 		}
 		return more, err
