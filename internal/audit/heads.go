@@ -88,14 +88,13 @@ func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	return nil
 }
 
-// deleteHeads deletes from the table pullheads the HEAD requests that are older than
-// headRetention. There are such HEADs only if no statistics worker reads the table.
-func (pm *PartitionManager) deleteHeads(ctx context.Context) error {
+// deleteHeads deletes from the table pullheads the HEAD requests that came before the given time, which
+// is headRetention ago. There are such HEADs only if no statistics worker reads the table.
+func (pm *PartitionManager) deleteHeads(ctx context.Context, before time.Time) error {
 	for {
 		tag, err := pm.opt.DB.Pool.Exec(ctx, `
 			DELETE FROM pullheads WHERE id = ANY (ARRAY(
-				SELECT id FROM (SELECT id, time FROM pullheads ORDER BY xid, id LIMIT 1000) oldest
-				WHERE time < now() - $1::bigint * interval '1 microsecond'))`, headRetention.Microseconds())
+				SELECT id FROM (SELECT id, time FROM pullheads ORDER BY xid, id LIMIT 1000) oldest WHERE time < $1))`, before)
 		if err != nil || tag.RowsAffected() < 1000 {
 			return err
 		}

@@ -35,10 +35,10 @@ type PartitionOptions struct {
 	// from the audit log. If Read is nil, there is no such worker, and uncounted pulls
 	// keep no month from being dropped.
 	Read func(ctx context.Context) (Position, error)
-	// MayDrop returns an error while what is old at a time that the database has given mustn't be
-	// dropped for its age (clock.Guard.CheckTime).
-	// Nil: they always may.
-	MayDrop func(ctx context.Context, now time.Time) error
+	// MayDelete returns an error that wraps worker.ErrRest while what is old at a time that the
+	// database has given mustn't be dropped or deleted for its age (clock.Guard.CheckTime). Nil: it
+	// always may.
+	MayDelete func(ctx context.Context, now time.Time) error
 	// Now is the clock. Default: the database's.
 	Now func() time.Time
 	// LockTimeout bounds each wait for a table lock, since all later writers queue behind
@@ -98,9 +98,10 @@ var (
 )
 
 // Update creates the partitions of the current month, of the next month, and of earlier
-// months whose entries are in the default partition. Then it drops the partitions of months
-// whose retention is over, and deletes old HEAD requests from the table pullheads
-// (deleteHeads). If one step fails, Update still tries the others, and returns all errors.
+// months whose entries are in the default partition. Then, unless nothing may be deleted for its
+// age, it drops the partitions of months whose retention is over, and deletes old HEAD requests
+// from the table pullheads (deleteHeads). If one step fails, Update still tries the others, and
+// returns all errors.
 func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error) {
 	var done PartitionChanges
 	now, err := pm.now(ctx)
@@ -112,16 +113,15 @@ func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error
 		oldest = monthOf(now.Add(-pm.opt.Retention))
 	}
 	problems := []error{pm.createMissing(ctx, oldest, monthOf(now), &done)}
-	if pm.opt.Retention > 0 {
-		err := pm.mayDrop(ctx, now)
-		if err == nil {
-			err = pm.dropExpired(ctx, oldest, &done)
+	switch err := pm.mayDelete(ctx, now); {
+	case err == nil:
+		if pm.opt.Retention > 0 {
+			problems = append(problems, pm.dropExpired(ctx, oldest, &done))
 		}
-		if !errors.Is(err, worker.ErrRest) {
-			problems = append(problems, err)
-		}
+		problems = append(problems, pm.deleteHeads(ctx, now.Add(-headRetention)))
+	case !errors.Is(err, worker.ErrRest):
+		problems = append(problems, err)
 	}
-	problems = append(problems, pm.deleteHeads(ctx))
 	if err := errors.Join(problems...); err != nil {
 		return done, fmt.Errorf("managing the audit log's partitions: %w", err)
 	}
@@ -348,12 +348,12 @@ func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// mayDrop returns an error while no partition may be dropped that is old at the time `now`.
-func (pm *PartitionManager) mayDrop(ctx context.Context, now time.Time) error {
-	if pm.opt.MayDrop == nil {
+// mayDelete returns an error while nothing may be dropped or deleted that is old at the time `now`.
+func (pm *PartitionManager) mayDelete(ctx context.Context, now time.Time) error {
+	if pm.opt.MayDelete == nil {
 		return nil
 	}
-	return pm.opt.MayDrop(ctx, now)
+	return pm.opt.MayDelete(ctx, now)
 }
 
 // dropExpired drops the partitions of months before `oldest`, unless the statistics worker

@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 func day(text string) time.Time {
@@ -144,6 +145,37 @@ func TestRetention(t *testing.T) {
 	if done, err := at(d, day("2099-01-01 00:00:00"), PartitionOptions{}).Update(t.Context()); err != nil || len(done.Dropped) > 0 {
 		t.Errorf("without a retention: %+v, %v", done, err)
 	}
+}
+
+// HEADs that nobody reads are deleted after a week, with and without a retention of the log, unless the
+// database's clock isn't fit for that.
+func TestOldHeads(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	exec(t, d, `INSERT INTO pullheads (time, client, repository_id, tag, port)
+		SELECT now() - days * interval '24 hours', '', 1, 'latest', 0 FROM generate_series(3000, 1, -1) days`)
+	update := func(may error, now func() time.Time, retention time.Duration, want int) {
+		t.Helper()
+		pm := NewPartitionManager(PartitionOptions{DB: d, Log: quiet, Now: now, Retention: retention,
+			MayDelete: func(context.Context, time.Time) error { return may }})
+		wantErr := may
+		if errors.Is(may, worker.ErrRest) {
+			wantErr = nil
+		}
+		if _, err := pm.Update(t.Context()); !errors.Is(err, wantErr) {
+			t.Errorf("%v, want %v", err, wantErr)
+		}
+		if n := count(t, d, "SELECT count(*) FROM pullheads"); n != want {
+			t.Errorf("%d HEADs are left, want %d; the clock: %v", n, want, may)
+		}
+	}
+	for _, retention := range []time.Duration{0, 100 * 24 * time.Hour} {
+		update(fmt.Errorf("set meanwhile: %w", worker.ErrRest), nil, retention, 3000)
+		update(errors.New("no answer"), nil, retention, 3000)
+	}
+	update(nil, func() time.Time { return time.Now().Add(-100 * 24 * time.Hour) }, 0, 106)
+	update(nil, nil, 0, 6)
+	update(nil, nil, 0, 6)
 }
 
 // A pull that the statistics worker hasn't read must keep its month's partition from being

@@ -31,7 +31,7 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 
 // auditWorkers returns the background workers of the audit log.
 func auditWorkers(cfg config.Audit, p dependencies, loops *worker.Metrics) []func(context.Context) error {
-	o := audit.PartitionOptions{DB: p.db, Retention: cfg.Retention, MayDrop: p.clocks.CheckTime, Log: p.log, Metrics: loops}
+	o := audit.PartitionOptions{DB: p.db, Retention: cfg.Retention, MayDelete: p.clocks.CheckTime, Log: p.log, Metrics: loops}
 	if p.pulls.sync != nil {
 		o.Read = p.pulls.sync.Read
 	}
