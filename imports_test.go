@@ -77,7 +77,7 @@ var layers = map[string]rule{
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
-	"internal/diskspace":     {layer: 2, also: []string{"internal/db", "internal/blob"}}, // when disks are full
+	"internal/diskspace":     {layer: 2, also: []string{"internal/db", "internal/blob", "internal/clock"}}, // when disks are full
 	"internal/hold":          {layer: 2, also: []string{"internal/db", "internal/audit", "internal/clock"}},
 	"internal/clock":         {layer: 2, also: []string{"internal/db"}}, // whether clocks are fit to delete by
 	"internal/catalog":       {layer: 3},

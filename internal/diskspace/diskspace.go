@@ -12,7 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -42,8 +45,8 @@ type Disk struct {
 // name is the name of a disk in the table.
 func name(d blob.Disk) string { return strings.TrimPrefix(d.Of, "the ") }
 
-// Note stores what the disks have free now, at most once an hour, and forgets what is old. Disks that
-// can't be asked are left out.
+// Note stores what the disks have free now, at most once an hour. Disks that can't be asked are left
+// out.
 func Note(ctx context.Context, q db.Querier, disks blob.Disks) error {
 	for _, d := range disks {
 		s, err := blob.SpaceOf(d.Path)
@@ -56,7 +59,19 @@ func Note(ctx context.Context, q db.Querier, disks blob.Disks) error {
 			return fmt.Errorf("noting what the disk of %s has free: %w", d.Of, err)
 		}
 	}
-	if _, err := q.Exec(ctx, "DELETE FROM disk_space WHERE measured_at < now() - $1::interval", kept); err != nil {
+	return nil
+}
+
+// Forget deletes what disks had free more than 30 days ago. `check` is clock.Guard.CheckTime, or nil: if
+// it returns an error, Forget deletes nothing and returns that error.
+func Forget(ctx context.Context, d *db.DB, check func(ctx context.Context, now time.Time) error) error {
+	err := d.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "DELETE FROM disk_space WHERE measured_at < now() - $1::interval", kept); err != nil {
+			return err
+		}
+		return clock.CheckTx(ctx, tx, check)
+	})
+	if err != nil {
 		return fmt.Errorf("forgetting what disks had free: %w", err)
 	}
 	return nil

@@ -1,12 +1,15 @@
 package diskspace
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -21,7 +24,7 @@ func forecast(t *testing.T, d *db.DB, disk blob.Disk) Disk {
 	return list[0]
 }
 
-// Rows of an hour are written once, whoever writes them, and old ones go.
+// Rows of an hour are written once, whoever writes them. Old ones go, unless the clock isn't fit for that.
 func TestNote(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -29,9 +32,17 @@ func TestNote(t *testing.T) {
 	if _, err := d.Pool.Exec(t.Context(), "INSERT INTO disk_space VALUES ('blobs', '/old', now() - interval '31 days', 1, 1), ('blobs', '/old', now() - interval '29 days', 1, 1)"); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
+	for _, want := range []error{worker.ErrRest, nil, nil} {
 		if err := Note(t.Context(), d.Pool, disks); err != nil {
 			t.Fatal(err)
+		}
+		err := Forget(t.Context(), d, func(context.Context, time.Time) error { return want })
+		var old int
+		if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM disk_space WHERE path = '/old'").Scan(&old); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(err, want) || (old == 2) != (want != nil) {
+			t.Errorf("forgetting: %v, want %v; %d old rows are left", err, want, old)
 		}
 	}
 	var rows, plausible int

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/clock"
 )
 
 // Activity counts what garbage collection did.
@@ -71,9 +73,16 @@ func (c *Collector) ReclaimedByDay(ctx context.Context, days int) ([]DayReclaime
 	return list, nil
 }
 
-// ForgetActivity deletes counts that are more than a month old.
+// ForgetActivity deletes counts that are older than ActivityDays. It returns an error that wraps
+// worker.ErrRest, and deletes nothing, while nothing may be deleted for its age.
 func (c *Collector) ForgetActivity(ctx context.Context) error {
-	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM gc_activity WHERE minute < now() - interval '31 days'"); err != nil {
+	err := c.db.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "DELETE FROM gc_activity WHERE minute < now() - make_interval(days => $1)", ActivityDays); err != nil {
+			return err
+		}
+		return clock.CheckTx(ctx, tx, c.opt.CheckTime)
+	})
+	if err != nil {
 		return fmt.Errorf("deleting old counts of collected garbage: %w", err)
 	}
 	return nil

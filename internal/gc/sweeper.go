@@ -28,6 +28,9 @@ const (
 
 	// pausedWait is how long a sweeper sleeps that a backup has paused.
 	pausedWait = 5 * time.Second
+
+	// forgetEvery is how often a sweeper that has nothing to sweep calls ForgetActivity.
+	forgetEvery = time.Hour
 )
 
 // SweeperOptions says what to sweep and how.
@@ -55,8 +58,9 @@ type Sweeper struct {
 	opt  SweeperOptions
 	loop *worker.Loop
 	// These are used by the loop's goroutine alone.
-	size   int  // of the next batch
-	paused bool // the last batch found the sweepers paused
+	size   int       // of the next batch
+	paused bool      // the last batch found the sweepers paused
+	forgot time.Time // when ForgetActivity was last called
 }
 
 // NewSweeper makes a sweeper. It starts nothing: see Run.
@@ -143,7 +147,8 @@ func (o *outcome) add(d PendingDeletion, err error) {
 // batch claims and sweeps one batch of due pending deletions; `more` says that there may be
 // further due ones. If the store deleted no object of the batch and some deletions failed,
 // batch returns an error: then the store as a whole is probably unavailable, and the loop
-// should wait before it tries again.
+// should wait before it tries again. If there was nothing to sweep, batch calls ForgetActivity
+// now and then.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	size := s.size
 	o, err := s.claimAndSweep(ctx)
@@ -153,6 +158,12 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	if len(o.failed) > 0 && len(o.swept) == 0 {
 		return false, fmt.Errorf("deleting %d objects from the store: all failed, the first with: %w",
 			len(o.failed), o.failed[0].err)
+	}
+	if o.claimed == 0 && time.Since(s.forgot) > forgetEvery {
+		if err := s.opt.Collector.ForgetActivity(ctx); err != nil {
+			return false, err
+		}
+		s.forgot = time.Now()
 	}
 	return o.claimed >= size, nil
 }

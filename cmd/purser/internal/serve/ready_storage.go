@@ -64,7 +64,12 @@ const diskLook = 10 * time.Minute
 func diskWorker(p dependencies) func(context.Context) error {
 	return worker.New(worker.Options{
 		Name: "space of disks", Log: p.log, Metrics: p.loops, Idle: diskLook,
-		Batch: func(ctx context.Context) (bool, error) { return false, diskspace.Note(ctx, p.db.Pool, p.disks) },
+		Batch: func(ctx context.Context) (bool, error) {
+			if err := diskspace.Note(ctx, p.db.Pool, p.disks); err != nil {
+				return false, err
+			}
+			return false, diskspace.Forget(ctx, p.db, p.clocks.CheckTime)
+		},
 	}).Run
 }
 
