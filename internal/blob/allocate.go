@@ -24,11 +24,12 @@ func allocate(path string, n int64, preallocate func(*os.File, int64) error) err
 	if err != nil {
 		return err
 	}
-	err = preallocate(f, n)
-	if errors.Is(err, errors.ErrUnsupported) {
-		err = fillRandom(f, n)
+	if err = fileowner.Inherit(f); err == nil { // before anything is written in vain
+		if err = preallocate(f, n); errors.Is(err, errors.ErrUnsupported) {
+			err = fillRandom(f, n)
+		}
 	}
-	err = errors.Join(err, fileowner.Inherit(f), f.Close())
+	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(part, path)
 	}

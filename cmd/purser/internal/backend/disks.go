@@ -39,21 +39,24 @@ const (
 	// enough for PostgreSQL to recover and for garbage collection to begin.
 	reserveBytes = 256 << 20
 	reserveName  = "reserve"
-	// reserveEvery is how often a server looks whether it can make the file.
+	// reserveEvery is how often a server looks whether it can make the file. After failures, each of
+	// which may have written all of the file, it waits longer and longer, up to reserveRest.
 	reserveEvery = time.Minute
+	reserveRest  = 24 * time.Hour
 )
 
 // reserveFile is a file on the disk of the built-in PostgreSQL that only takes room. It is removed when
 // PostgreSQL starts on a disk that is full in spite of the reserve, because of other programs for
 // example: PostgreSQL couldn't start there, and without PostgreSQL nothing can be deleted.
 type reserveFile struct {
-	path string
-	disk blob.Disk
-	log  *slog.Logger
+	path     string
+	disk     blob.Disk
+	allocate func(path string, n int64) error // blob.Allocate; tests replace it
+	log      *slog.Logger
 }
 
 func newReserveFile(cfg *config.Config, log *slog.Logger) reserveFile {
-	return reserveFile{filepath.Join(cfg.DataDir, reserveName), disk(cfg.Storage, "the database", cfg.DataDir), log}
+	return reserveFile{filepath.Join(cfg.DataDir, reserveName), disk(cfg.Storage, "the database", cfg.DataDir), blob.Allocate, log}
 }
 
 // size returns the size of the file on this disk.
@@ -76,23 +79,34 @@ func (f reserveFile) release() {
 }
 
 // keep makes the file if there is room for it besides what pushes leave free.
-func (f reserveFile) keep() {
+func (f reserveFile) keep() error {
 	if _, err := os.Stat(f.path); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return
+		return nil
 	}
 	s, err := blob.SpaceOf(f.disk.Path)
 	if err != nil || s.Free < f.disk.Leave(s)+2*f.size(s) {
-		return
+		return nil
 	}
-	if err := blob.Allocate(f.path, f.size(s)); err != nil {
-		f.log.Debug("no room can be kept for PostgreSQL", "file", f.path, "error", err)
+	return f.allocate(f.path, f.size(s))
+}
+
+// run calls keep until ctx ends, first after reserveEvery.
+func (f reserveFile) run(ctx context.Context) {
+	failures := 0
+	for pause := reserveEvery; worker.Sleep(ctx, pause) == nil; {
+		err := f.keep()
+		if err == nil {
+			failures, pause = 0, reserveEvery
+			continue
+		}
+		failures++
+		pause = worker.Backoff(failures+1, reserveEvery, reserveRest)
+		f.log.WarnContext(ctx, "no room can be kept for PostgreSQL on its disk", "file", f.path, "error", err, "again_in", pause)
 	}
 }
 
 // KeepRoom keeps room for PostgreSQL on its disk until ctx ends. It begins a minute after the start.
 func (p *Postgres) KeepRoom(ctx context.Context) error {
-	for worker.Sleep(ctx, reserveEvery) == nil {
-		p.reserve.keep()
-	}
+	p.reserve.run(ctx)
 	return nil
 }
