@@ -36,7 +36,7 @@ type finisher struct {
 // leftover is what Purser hasn't of the storages that were imported.
 type leftover struct {
 	skipped int64
-	since   []string // tags that the other registry got after the last complete import
+	since   []string // tags that the other registry may have got after the last complete import began
 	absent  int64    // other tags, which were skipped, deleted here or left out
 	unseen  error    // why the storages, or some of them, couldn't be looked at; nil: they were
 }
@@ -67,8 +67,8 @@ func (f *finisher) run(ctx context.Context) error {
 		return fmt.Errorf("looking whether the other registry has what Purser hasn't: %w; --force ends the imports without this look", left.unseen)
 	}
 	if n := len(left.since); n > 0 && !f.force {
-		return command.Refuse(fmt.Sprintf("the registry below %s got %s since it was imported, so it is still in use: %s. Stop it and import again; --force ends the imports without them",
-			places, command.Count(int64(n), "tag"), named(left.since)))
+		return command.Refuse(fmt.Sprintf("the registry below %s got %s since it was imported, or in the %v before that, since clocks may differ; so it may still be in use: %s. Stop it and import again; --force ends the imports without them",
+			places, command.Count(int64(n), "tag"), f.cfg.Clock.Tolerance, named(left.since)))
 	}
 	if err := command.Confirm(f.cmd, f.yes, "%s", left.question(places)); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (f *finisher) look(ctx context.Context, open []catalog.Import) (left leftov
 			fmt.Fprintln(f.cmd.ErrOrStderr(), describeSkip(s)) //nolint:errcheck // the question counts it
 		}
 		o.Differs = func(repository, tag string, pushed time.Time) {
-			if pushed.After(lastOf(complete, e, repository)) {
+			if mayBeLater(pushed, lastOf(complete, e, repository), f.cfg.Clock.Tolerance) {
 				left.since = append(left.since, command.Printable(repository+":"+tag))
 			} else {
 				left.absent++
@@ -190,6 +190,13 @@ func (f *finisher) look(ctx context.Context, open []catalog.Import) (left leftov
 		}
 	}
 	return left
+}
+
+// mayBeLater says whether the other registry may have got a tag after an import began. `pushed` is by the
+// clock of the storage, and `began` by that of the database; the setting clock.tolerance says how far
+// clocks may differ.
+func mayBeLater(pushed, began time.Time, tolerance time.Duration) bool {
+	return pushed.After(began.Add(-tolerance))
 }
 
 // lastOf returns when the last complete import began that had a repository of the directory of e.

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/internal/config"
 )
@@ -23,6 +24,19 @@ func TestDirectoryInStore(t *testing.T) {
 		got, err := directoryInStore(c.in, c.cfg)
 		if (err != nil) != (c.want == "!") || err == nil && got != c.want {
 			t.Errorf("%q: %q, %v; want %q", c.in, got, err, c.want)
+		}
+	}
+}
+
+// TestTagsThatMayBeLater: a storage whose clock is behind shows tags of after an import as older ones.
+func TestTagsThatMayBeLater(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	for pushed, want := range map[time.Duration]bool{
+		time.Hour: true, time.Second: true, 0: true, -time.Second: true, -4 * time.Minute: true, -6 * time.Minute: false, -time.Hour: false,
+	} {
+		if got := mayBeLater(began.Add(pushed), began, 5*time.Minute); got != want {
+			t.Errorf("%v after the import began: %v, want %v", pushed, got, want)
 		}
 	}
 }
