@@ -21,7 +21,8 @@
 // for the repository. A repository that doesn't exist is decided by the roles in its
 // namespace, and is never public.
 //
-// A registry token contains what it grants, so a pull by token needs no query. Its rights were
+// A registry token contains what it grants, so a pull by token looks up no rights, only, once in
+// rightsAge, whether the namespace is still the one in which it was granted. Its rights were
 // decided when it was issued, and end with it, after Options.TokenTTL at the latest. Rights of
 // other credentials are cached for [rightsAge] at most. A change that this process makes
 // empties its caches at once. So a revoked right ends within rightsAge for passwords, secrets

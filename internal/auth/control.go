@@ -69,6 +69,7 @@ type Control struct {
 	// the generation is the same as before the entry was read.
 	generation  atomic.Uint64
 	rights      *boundedcache.Cache[rightKey, entry[right]]
+	namespaces  *boundedcache.Cache[namespaceKey, entry[int64]]
 	accounts    *boundedcache.Cache[string, entry[Account]]
 	accountsBy  *boundedcache.Cache[int64, entry[Account]]
 	credentials *boundedcache.Cache[[32]byte, entry[owned]]
@@ -102,6 +103,7 @@ func New(o Options) (*Control, error) {
 	c := &Control{
 		opt: o, log: cmp.Or(o.Log, slog.Default()),
 		rights:      newCache[rightKey, right](),
+		namespaces:  newCache[namespaceKey, int64](),
 		accounts:    newCache[string, Account](),
 		accountsBy:  newCache[int64, Account](),
 		credentials: newCache[[32]byte, owned](),
@@ -281,12 +283,8 @@ func (c *Control) scopeStands(ctx context.Context, p *Principal, a Access, r Res
 		account, err := c.accountByID(ctx, p.ID)
 		return err == nil && account.Superuser || err != nil && !errors.Is(err, ErrUnknown)
 	}
-	if found, err := c.right(ctx, p.ID, r); err != nil || found.namespace == granted {
-		return true
-	}
-	// The cached right may be of the former namespace.
-	found, err := c.readRights(ctx, p.ID, []Resource{r}, c.opt.PublicByDefault)
-	return err != nil || found[0].namespace == granted
+	present, err := c.presentNamespace(ctx, r.Namespace, granted)
+	return err != nil || present == granted
 }
 
 // MayRead says whether the principal may pull from a repository. A registry token needn't

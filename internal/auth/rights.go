@@ -47,6 +47,23 @@ func (c *Control) right(ctx context.Context, account int64, r Resource) (right, 
 	})
 }
 
+// namespaceKey identifies what is cached about a namespace for the registry tokens that were granted in
+// the namespace of this id. Nobody asks with the id before that namespace exists, so an answer can't be
+// of an earlier one that had the name.
+type namespaceKey struct {
+	name    string
+	granted int64
+}
+
+// presentNamespace returns the id of the namespace that has the name now, 0 if there is none, from the
+// cache or by one query. `granted` is the id that a token has.
+func (c *Control) presentNamespace(ctx context.Context, name string, granted int64) (int64, error) {
+	return cached(c, c.namespaces, namespaceKey{name, granted}, func() (id int64, err error) {
+		err = c.db.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT id FROM live_namespaces WHERE name = $1), 0)", name).Scan(&id)
+		return id, err
+	})
+}
+
 // rightsIn is right for many resources. It reads those that aren't in the cache by one query.
 func (c *Control) rightsIn(ctx context.Context, account int64, list []Resource) (map[Resource]right, error) {
 	found := make(map[Resource]right, len(list))

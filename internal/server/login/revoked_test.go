@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -70,6 +71,40 @@ func TestReplicasShareTokens(t *testing.T) {
 			r[j].Do(t, "DELETE", pullPath, "", token...).WantStatus(t, 401)
 		}
 	}
+}
+
+// TestTokensAskSeldom: a replica asks the database once in a while, and not at each request, whether the
+// namespace of a token is still the one in which it was granted: of a token that stands, of one whose
+// namespace was made again since, and of a token of the new namespace where the replica knows the former.
+func TestTokensAskSeldom(t *testing.T) {
+	t.Parallel()
+	r, _ := pair(t, nil)
+	may := func(r *servertest.Registry, token string, want bool) {
+		t.Helper()
+		request := httptest.NewRequest("GET", pullPath, nil)
+		request.Header.Set("Authorization", "Bearer "+token)
+		p, err := r.Auth.Authenticate(request, auth.From{Tokens: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := r.DB.Pool.Stat().AcquireCount()
+		for range 100 {
+			if err := r.Auth.Authorize(t.Context(), p, auth.Pull, auth.OfRepository("acme/app")); (err == nil) != want {
+				t.Fatalf("%v, want access: %v", err, want)
+			}
+		}
+		if n := r.DB.Pool.Stat().AcquireCount() - before; n > 10 {
+			t.Errorf("100 requests took %d queries; access: %v", n, want)
+		}
+	}
+	old := r[0].Token(t, secret("reader"), pullScope)
+	may(r[1], old, true)
+	root := r[0].With(secret("root"))
+	root.Manage(t, "DELETE", "/organization/acme?purge=true", "").WantStatus(t, 204)
+	root.Manage(t, "POST", "/organization/", `{"name": "acme"}`).WantStatus(t, 201)
+	r[0].Grant(t, "acme", "reader", auth.Reader)
+	may(r[0], old, false)
+	may(r[1], r[0].Token(t, secret("reader"), pullScope), true)
 }
 
 // TestTokenAfterTheEnd: a client has authenticated, and before it gets a new token an administrator ends
