@@ -122,11 +122,12 @@
 //
 // Mistyped policies. [Pruner.Judge] tells, by the tags that there are, what a policy surely wasn't
 // meant to do (judge.go). A client that saves a policy confirms that; a policy of another client isn't
-// judged again. Before the first batch of tags that a policy deletes in a namespace, judgeFirst judges
-// it once more. If there is a warning that nobody has confirmed, it stores that and gives up, and the
-// policy waits from then on (rests.go). The row is written under the lock of the task, as by
-// [Pruner.ConfirmRest]. The transaction that lets a policy rest, or ends that, queues the notice of it,
-// so there is one for each change (rests_notice.go).
+// judged again. That of the configuration is, since nobody has confirmed anything of it. Before the
+// first batch of tags that a policy deletes in a namespace, judgeFirst judges it once more. If there is
+// a warning that nobody has confirmed, it stores that and gives up, and the policy waits from then on
+// (rests.go). The row is written under the lock of the task, as by [Pruner.ConfirmRest]. The
+// transaction that lets a policy rest, or ends that, queues the notice of it, so there is one for each
+// change (rests_notice.go).
 //
 // Silent reporters. A policy may require reporters of what is deployed. Without them it waits: load
 // looks for them, and stillReported looks again in each transaction that deletes, after it has the lock

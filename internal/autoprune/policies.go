@@ -30,7 +30,8 @@ type Saved struct {
 	// Setting says that this is the default policy of the configuration (Options.Default),
 	// which applies in every namespace except those that refuse the defaults.
 	Setting bool
-	// Confirmed are the codes of the warnings that were confirmed when it was saved.
+	// Confirmed are the codes of the warnings that were confirmed when it was saved; none if Setting is
+	// set, since the configuration confirms nothing.
 	Confirmed []WarningCode
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
@@ -134,6 +135,9 @@ func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	var text string
 	if err = row.Scan(&s.ID, &text, &s.Version, &s.rule, &s.Created, &s.Updated, &s.ActiveFrom, &s.Confirmed, &s.Setting); err != nil {
 		return s, err
+	}
+	if s.Setting { // an earlier version stored Everything
+		s.Confirmed = nil
 	}
 	s.read(text)
 	return s, nil

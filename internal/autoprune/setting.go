@@ -22,6 +22,11 @@ const SettingName = "autoprune.default_policy"
 // differ. Because it is a row, the policy has versions, exemptions and audit entries like
 // other policies. A process whose configuration has no default policy deletes the row.
 //
+// Nobody has confirmed warnings of the row. So in each namespace, each of its versions is judged
+// before it deletes the first tag, and rests until somebody confirms what is found (judgeFirst).
+// What was confirmed for one version says nothing about the next, which another process may have
+// written.
+//
 // Like Pruner.change, configure locks the version of the default policies. If a worker's
 // transaction is just deleting tags by the old policy, configure waits for the end of this
 // transaction; the worker's next transaction then finds another version.
@@ -88,8 +93,8 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 			return err
 		}
 		_, err = tx.Exec(ctx, `
-			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting, active_from) VALUES ($1, $2, true, now() + $3::interval)
-			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now(),
+			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting, confirmed, active_from) VALUES ($1, $2, true, '{}', now() + $3::interval)
+			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now(), confirmed = EXCLUDED.confirmed,
 				active_from = EXCLUDED.active_from, rule_version = CASE WHEN $4 THEN p.rule_version ELSE p.version + 1 END`,
 			id, text, p.grace(*policy), old != nil && old.Problem == "" && old.Policy.sameRule(*policy))
 		if err != nil {

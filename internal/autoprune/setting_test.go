@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
 )
 
 // withDefault returns the option of a pruner whose configuration has the given default
@@ -122,6 +124,94 @@ func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	if n := len(r.tags(r.repository("app/a"))); n != 10 {
 		t.Errorf("%d tags", n)
 	}
+}
+
+// TestDefaultPolicyOfConfigurationIsJudged: before the default policy of the configuration deletes its
+// first tag of a namespace, it must be judged there, and rest if it would do what it surely wasn't meant
+// to do. That must hold again for each change of the policy between two starts, and in a namespace that is
+// made later. A process that was started before, with another policy, must rest too.
+func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
+	t.Parallel()
+	n := new(restNotices)
+	r := setup(t)
+	start := func(text string) {
+		t.Helper()
+		_, r.pruner = r.replica(r.withDefault(text), n.take)
+		r.ensure()
+		r.run()
+	}
+	rests := func(namespace string, version int64) {
+		t.Helper()
+		list, err := r.pruner.Rests(t.Context(), namespace)
+		r.must(err)
+		switch {
+		case version == 0 && len(list) != 0:
+			t.Errorf("in %s these rest: %+v", namespace, list)
+		case version != 0 && (len(list) != 1 || list[0].Version != version || !slices.Equal(autoprune.Codes(list[0].Warnings), []autoprune.WarningCode{autoprune.SelectsLatest})):
+			t.Errorf("in %s these rest, want version %d: %+v", namespace, version, list)
+		}
+	}
+	confirm := func(namespace string, version int64) {
+		t.Helper()
+		id := value[string](r, "SELECT uuid FROM defaultautoprunepolicy WHERE setting")
+		r.must(r.pruner.ConfirmRest(t.Context(), namespace, id, version, []autoprune.WarningCode{autoprune.SelectsLatest}))
+		r.run()
+	}
+	app := r.repository("app/web")
+	fill := func(repository catalog.Repository) {
+		r.tag(repository, "latest", "m1", 48*time.Hour)
+		r.tag(repository, "a", "m2", time.Minute)
+		r.tag(repository, "b", "m3", time.Minute)
+	}
+	left := func(repository catalog.Repository, n int) {
+		t.Helper()
+		if got := r.tags(repository); len(got) != n {
+			t.Errorf("%s has %v, want %d tags", repository.Path, got, n)
+		}
+	}
+	fill(app)
+	start(`{"method": "creation_date", "olderThan": "1d"}`)
+	left(app, 3)
+	rests("app", 1)
+	n.want(t, "autoprune.rests")
+	first := r.pruner
+	start(`{"method": "creation_date", "value": "1d"}`) // the same: it isn't told again
+	n.want(t, "autoprune.rests")
+	confirm("app", 1)
+	left(app, 2)
+	rests("app", 0)
+	fill(app)
+	r.run()
+	left(app, 2) // it asks once
+
+	later := r.repository("later/web")
+	fill(later)
+	r.ensure()
+	r.run()
+	left(later, 3)
+	rests("later", 1)
+
+	fill(app)
+	start(`{"method": "creation_date", "olderThan": "2h"}`)
+	left(app, 3)
+	rests("app", 2)
+	rests("later", 2)
+	r.pruner = first
+	r.run()
+	left(app, 3)
+	confirm("later", 2)
+	left(later, 2)
+	left(app, 3)
+	start("")
+	left(app, 3)
+	rests("app", 0)
+
+	// A row that an earlier version has stored says that everything is confirmed.
+	start(`{"method": "creation_date", "olderThan": "1d", "mode": "observe"}`)
+	r.exec(`UPDATE defaultautoprunepolicy SET confirmed = '{*}', policy = replace(policy, '"mode":"observe"', '"mode":"on"')`)
+	r.run()
+	left(app, 3)
+	rests("app", 1)
 }
 
 // TestDefaultPolicyFindsNoRoom: if the other policies that apply are already as many as

@@ -158,6 +158,25 @@ func TestDoctorOfDefaultPolicy(t *testing.T) {
 			t.Errorf("of a policy that is well, found %+v", f)
 		}
 	}
+
+	// Other policies would delete what the stored policy keeps: of a configuration without it, and with
+	// another one. An instance that doesn't prune changes nothing.
+	g.exec(`UPDATE namespaceautoprunepolicy SET policy = '{"method":"number_of_tags","numTags":1}'`)
+	g.exec(`INSERT INTO defaultautoprunepolicy (uuid, policy, setting) VALUES (gen_random_uuid()::text,
+		'{"method":"creation_date","olderThan":"1y","keep":[{"tagPattern":"^v1$"}]}', true)`)
+	const uncovers = "policies would delete 1 tag that they leave now: library/app:v1"
+	found, _ = g.examined(t)
+	wants(t, found, levelWarning, about, "without the policy, "+uncovers)
+	found, _ = g.examined(t, `PURSER_AUTOPRUNE_DEFAULT_POLICY={"method": "creation_date", "olderThan": "1y"}`)
+	wants(t, found, levelWarning, about, "without what the policy kept until now, "+uncovers)
+	for _, environ := range []string{"PURSER_AUTOPRUNE_ENABLED=false", `PURSER_AUTOPRUNE_DEFAULT_POLICY={"method": "creation_date", "olderThan": "1y", "keep": [{"tagPattern": "^v1$"}]}`} {
+		found, _ = g.examined(t, environ)
+		for _, f := range found {
+			if f.About == about && strings.Contains(f.Text, uncovers) {
+				t.Errorf("with %s, found %+v", environ, f)
+			}
+		}
+	}
 }
 
 // TestDoctorOfRefusedSettings: the doctor names settings with which Purser refuses to work, and

@@ -84,15 +84,16 @@ func (d *doctor) examinePolicies(ctx context.Context) error {
 	return nil
 }
 
-// perhapsMeant are warnings of a default policy that may be what it is for. Since nobody can confirm
-// them, they are notes.
+// perhapsMeant are warnings of a default policy that may be what it is for. They are notes: in each
+// namespace that they are about, the policy rests until somebody confirms them.
 var perhapsMeant = []autoprune.WarningCode{autoprune.SelectsLatest, autoprune.SelectsReleases, autoprune.LastUseUnproved, autoprune.NotAllJudged}
 
 // examineDefaultPolicy judges the policy of autoprune.default_policy by the tags that there are, as a
-// policy is judged that a client saves. Without a catalog, it judges by the policy alone.
+// policy is judged that a client saves: the change from the policy that the database has to that of
+// this configuration, which may have none. Without a catalog, it judges by the policy alone.
 func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) error {
 	policy, err := command.DefaultPolicy(d.cfg)
-	if policy == nil || err != nil {
+	if err != nil || policy == nil && (c == nil || !d.cfg.Autoprune.Enabled) {
 		return err
 	}
 	find := func(level, text string) {
@@ -109,7 +110,20 @@ func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) e
 	if err != nil {
 		return err
 	}
-	found, err := p.Judge(ctx, autoprune.Target{}, autoprune.Change{Policy: policy, Setting: true})
+	change := autoprune.Change{Policy: policy, Setting: true}
+	stored, err := p.List(ctx, autoprune.Target{})
+	if err != nil {
+		return err
+	}
+	for _, s := range stored {
+		if s.Setting && s.Problem == "" {
+			change.ID = s.ID
+		}
+	}
+	if policy == nil && change.ID == "" {
+		return nil
+	}
+	found, err := p.Judge(ctx, autoprune.Target{}, change)
 	for _, w := range found {
 		level := levelWarning
 		if slices.Contains(perhapsMeant, w.Code) {

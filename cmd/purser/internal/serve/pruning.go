@@ -50,8 +50,8 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	return autoprune.New(o)
 }
 
-// warnOfDefault logs what the default policy of the configuration surely wasn't meant to do. Nobody can
-// confirm that, so it doesn't keep the server from starting.
+// warnOfDefault logs what the default policy of the configuration surely wasn't meant to do. That doesn't
+// keep the server from starting: where the policy would do it, it rests until somebody confirms that.
 func warnOfDefault(log *slog.Logger, policy *autoprune.Policy) {
 	if policy == nil {
 		return
