@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/oci"
 )
 
 type (
@@ -48,25 +47,6 @@ func (p *Pruner) ReadTags(ctx context.Context, t catalog.Repository) (page []Tag
 		return s.Tags(ctx, "", 1000, func(row tagRow) { page = append(page, row) })
 	})
 	return page, err
-}
-
-// Restore creates tags again, once, and returns the names of those that it restored and of those whose
-// manifest is gone.
-func Restore(ctx context.Context, tx pgx.Tx, t catalog.Repository, tags map[string]oci.Digest) (restored, gone []string, err error) {
-	var list []deletedTag
-	for name, digest := range tags {
-		list = append(list, deletedTag{Name: name, Digest: digest, Created: time.Now()})
-	}
-	results, err := restore(ctx, tx, t, list)
-	for _, tag := range results {
-		switch {
-		case tag.Gone:
-			gone = append(gone, tag.Name)
-		case !tag.Exists:
-			restored = append(restored, tag.Name)
-		}
-	}
-	return restored, gone, err
 }
 
 // PolicySetOf returns the set of the given indexes, each below [MaxPolicies].

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -170,7 +171,17 @@ func TestUndoWhileAManifestGoes(t *testing.T) {
 	done := make(chan outcome, 1)
 	go func() {
 		var o outcome
-		o.restored, o.gone, o.err = autoprune.Restore(t.Context(), undo, a, map[string]oci.Digest{"v1": digestOf("goes"), "v2": digestOf("stays")})
+		var tags []catalog.RestoredTag
+		tags, o.err = catalog.RestoreTags(t.Context(), undo, a, []catalog.DeletedTag{
+			{Name: "v1", Digest: digestOf("goes"), Created: time.Now()}, {Name: "v2", Digest: digestOf("stays"), Created: time.Now()}})
+		for _, tag := range tags {
+			switch {
+			case tag.Gone:
+				o.gone = append(o.gone, tag.Name)
+			case !tag.Exists:
+				o.restored = append(o.restored, tag.Name)
+			}
+		}
 		done <- o
 	}()
 	waits := func() bool {

@@ -118,9 +118,9 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, namespace in
 	if err != nil {
 		return err
 	}
-	var done []restoredTag
+	var done []catalog.RestoredTag
 	err = p.catalog.ChangeTags(ctx, target, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if done, err = restore(ctx, tx, target, tags); err != nil {
+		if done, err = catalog.RestoreTags(ctx, tx, target, tags); err != nil {
 			return fmt.Errorf("restoring tags of %s: %w", target.Path, err)
 		}
 		return p.restored(ctx, tx, run, target, done, tags, details)
@@ -183,7 +183,7 @@ func (u *Undone) lose(entries []audit.Entry) {
 // prunedTags returns the deleted tags that the audit entries describe, newest entry first,
 // and the details of these entries by tag name. If several entries are about the same name,
 // it uses only the newest.
-func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]prunedDetail, err error) {
+func prunedTags(entries []audit.Entry) (tags []catalog.DeletedTag, details map[string]prunedDetail, err error) {
 	details = make(map[string]prunedDetail, len(entries))
 	for _, e := range entries {
 		if _, twice := details[e.Tag]; twice {
@@ -195,7 +195,7 @@ func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]pr
 			return nil, nil, fmt.Errorf("entry %d of the audit log: %w", e.ID, err)
 		}
 		details[e.Tag] = d
-		t := deletedTag{Name: e.Tag, Digest: e.Digest, Created: d.Created}
+		t := catalog.DeletedTag{Name: e.Tag, Digest: e.Digest, Created: d.Created}
 		if d.Updated != nil {
 			t.Updated = *d.Updated
 		}
@@ -210,8 +210,8 @@ func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]pr
 // restored exempts the restored tags from the policies that deleted them, writes audit
 // entries for them, and adds their number to the run's row. It uses the transaction that
 // restores the tags.
-func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.Repository, done []restoredTag,
-	tags []deletedTag, details map[string]prunedDetail,
+func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.Repository, done []catalog.RestoredTag,
+	tags []catalog.DeletedTag, details map[string]prunedDetail,
 ) error {
 	digests := make(map[string]oci.Digest, len(tags))
 	for _, t := range tags {

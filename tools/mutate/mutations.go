@@ -190,7 +190,7 @@ var mutations = []mutation{
 	{"prune: new policies wait for deletions", "internal/autoprune/untagged.go",
 		`b.Queue("SELECT pg_advisory_xact_lock(1886745447, 0)")`, `b.Queue("SELECT")`,
 		autoprune, "TestPolicyWaitsForDeletions"},
-	{"prune: undoing locks the manifests", "internal/autoprune/undo_tags.go",
+	{"prune: undoing locks the manifests", "internal/catalog/restore_tags.go",
 		"ORDER BY digest LIMIT 1 FOR KEY SHARE) m`", "ORDER BY digest LIMIT 1) m`",
 		autoprune, "TestUndoWhileAManifestGoes"},
 	{"prune: last look for uses", "internal/autoprune/last_look.go",

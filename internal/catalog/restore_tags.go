@@ -1,4 +1,4 @@
-package autoprune
+package catalog
 
 import (
 	"context"
@@ -6,12 +6,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// deletedTag is a tag that a policy has deleted, with the values that restore needs.
-type deletedTag struct {
+// DeletedTag is a tag that was deleted, with the values that RestoreTags needs.
+type DeletedTag struct {
 	Name    string
 	Digest  oci.Digest // of its manifest
 	Created time.Time
@@ -19,8 +18,8 @@ type deletedTag struct {
 	Expires time.Time // zero: the tag had no expiration date
 }
 
-// restoredTag is the result of restore for one tag.
-type restoredTag struct {
+// RestoredTag is the result of RestoreTags for one tag.
+type RestoredTag struct {
 	Name string
 	ID   int64 // of the tag's new row; 0 if no row was created
 	// Exists says that a client has created a tag of the same name since, and Gone that the
@@ -28,12 +27,14 @@ type restoredTag struct {
 	Exists, Gone bool
 }
 
-// restore creates the tags again with their old times, and expiration dates that aren't over, except tags whose manifest doesn't
-// exist any more, and tags whose name is in use again. It returns the result for each tag.
+// RestoreTags creates the tags again with their old times, and expiration dates that aren't over,
+// except tags whose manifest doesn't exist any more, and tags whose name is in use again. It returns
+// the result for each tag. The caller has locked the repository, as ChangeTags does, and writes the
+// entries of the audit log.
 //
-// restore locks the manifests before it creates tags that point to them, in the same way as
-// catalog.RestoreTag.
-func restore(ctx context.Context, tx pgx.Tx, t catalog.Repository, tags []deletedTag) ([]restoredTag, error) {
+// RestoreTags locks the manifests before it creates tags that point to them, in the same way as
+// [Catalog.RestoreTag].
+func RestoreTags(ctx context.Context, tx pgx.Tx, r Repository, tags []DeletedTag) ([]RestoredTag, error) {
 	var digests [][]byte
 	var names []string
 	var created []time.Time
@@ -53,7 +54,7 @@ func restore(ctx context.Context, tx pgx.Tx, t catalog.Repository, tags []delete
 		CROSS JOIN LATERAL (
 			SELECT FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN want.digest AND want.digest
-			ORDER BY digest LIMIT 1 FOR KEY SHARE) m`, t.NamespaceID, t.ID, digests); err != nil {
+			ORDER BY digest LIMIT 1 FOR KEY SHARE) m`, r.NamespaceID, r.ID, digests); err != nil {
 		return nil, err
 	}
 	rows, err := tx.Query(ctx, `
@@ -73,9 +74,9 @@ func restore(ctx context.Context, tx pgx.Tx, t catalog.Repository, tags []delete
 		)
 		SELECT w.name, COALESCE(m.id, 0), m.id IS NULL AND w.manifest_id IS NOT NULL, w.manifest_id IS NULL
 		FROM want w LEFT JOIN made m ON m.name = w.name`,
-		t.NamespaceID, t.ID, digests, names, created, updated, expires)
+		r.NamespaceID, r.ID, digests, names, created, updated, expires)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[restoredTag])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[RestoredTag])
 }
