@@ -32,6 +32,27 @@ func TestTagPatterns(t *testing.T) {
 		t.Errorf("left are %s", got)
 	}
 	s.run("tag", "immutable", "acme/app:pr-7-b", "--undo")
+	s.push("acme/app", "pr-7-a", "pr-7-a")
+	deleted := s.run("tag", "delete", "acme/app:pr-7-*", "--yes")
+	undo := regexp.MustCompile(`purser (tag undo acme/app [0-9a-f-]{36})\n`).FindStringSubmatch(deleted)
+	if len(undo) == 0 || !strings.Contains(deleted, "Deleted 2 tags of acme/app.") {
+		t.Fatalf("delete prints %q", deleted)
+	}
+	s.push("acme/app", "pr-7-a", "pushed since")
+	s.refused("acme/app:pr-7-a stays as it is: there is a tag of this name", strings.Fields(undo[1])...)
+	if got := strings.Join(first(s.run("tag", "list", "acme/app", "--sort", "name")), " "); got != "pr-7-a pr-7-b pr-70-a v1 v2 v3" {
+		t.Errorf("after the undo there are %s", got)
+	}
+	s.refused("knows no deletion", "tag", "undo", "acme/app", "6a1f0c2e-3b54-4c8e-9d3b-2a1f0e9d8c7b")
+	s.refused("DELETION", "tag", "undo", "acme/app", "7")
+	deleted = s.run("tag", "delete", "acme/app:pr-7-*", "--yes")
+	undo = regexp.MustCompile(`purser (tag undo acme/app [0-9a-f-]{36})\n`).FindStringSubmatch(deleted)
+	if len(undo) == 0 {
+		t.Fatalf("delete prints %q", deleted)
+	}
+	if got := s.run(strings.Fields(undo[1])...); got != "Restored 2 tags of acme/app.\n" {
+		t.Errorf("undo prints %q", got)
+	}
 	s.run("tag", "delete", "acme/app:pr-7-*", "--yes")
 	if got := s.run("tag", "delete", "acme/app:pr-7-*", "--yes"); !strings.Contains(got, "No tag matches") {
 		t.Errorf("a pattern without tags prints %q", got)

@@ -11,6 +11,16 @@ type ChangedTags struct {
 	Changed   int          `json:"changed" doc:"How many tags this request has deleted or given a date"`
 	Refused   []RefusedTag `json:"refused" nullable:"false" doc:"The tags of this request that stay as they were"`
 	Next      string       `json:"next,omitempty" doc:"Where to go on: send it as after. Absent when all is done"`
+	// Deletion is the id of the deletion to which the deleted tags belong; "" if nothing was deleted.
+	Deletion string `json:"deletion,omitempty" format:"uuid" doc:"The deletion to which the deleted tags belong: tags/restore restores them by it. Send it with after, so that the next tags belong to it too"`
+}
+
+// RestoredTags says what a request did that restores the tags of a deletion.
+type RestoredTags struct {
+	Deletion string       `json:"deletion" format:"uuid" doc:"The deletion"`
+	Restored int          `json:"restored" doc:"How many tags this request has restored"`
+	Refused  []RefusedTag `json:"refused" nullable:"false" doc:"The tags of this request that stay as they are: there is a tag of the name, or garbage collection has deleted the manifest"`
+	Next     string       `json:"next,omitempty" doc:"Where to go on: send it as cursor. Absent when all is done"`
 }
 
 // RefusedTag is a tag that stays, and why.

@@ -128,7 +128,9 @@ type Entry struct {
 	Tag          string     `json:"tag,omitempty"`
 	Digest       oci.Digest `json:"digest,omitzero"`
 	Policy       uuid.UUID  `json:"policy,omitzero"` // of auto-pruning
-	Run          uuid.UUID  `json:"run,omitzero"`    // of auto-pruning
+	// Run is a run of auto-pruning or, in entries about tags that a client deletes by a pattern or
+	// restores after that, the deletion.
+	Run uuid.UUID `json:"run,omitzero"`
 	// Detail has further facts about the event, as a JSON object. In entries that were
 	// read from the table it is a json.RawMessage.
 	Detail    any    `json:"detail,omitempty"`

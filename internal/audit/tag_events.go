@@ -25,7 +25,8 @@ type TagEvent struct {
 	Digest, Previous oci.Digest
 	// Pushed is set in entries of AutopruneTagDelete: when the deleted tag was last pushed.
 	Pushed time.Time
-	// Undone says that the undo of a run of auto-pruning restored the tag.
+	// Undone says that the undo of a run of auto-pruning, or of a deletion by a pattern, restored the
+	// tag with its old times.
 	Undone bool
 }
 

@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -38,10 +41,25 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 // DeleteTagIf is like DeleteTag, but only deletes the tag if the condition on the tag holds.
 // Otherwise the error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
-	d := tagDeletion{
+	return c.deleteTagOf(ctx, tagDeletion{
 		path: path, tag: tag, condition: condition,
 		override: slices.Contains(options, OverrideProtection), overrideHolds: slices.Contains(options, OverrideHolds),
-	}
+	})
+}
+
+// DeleteSelected is like DeleteTag for a tag that SelectTags has returned. The error is DENIED with
+// status 412 if the tag points to another manifest since. The tag's entry in the audit log gets the id
+// `deletion`, under which UndoDeletion restores all tags that were deleted with this id.
+func (c *Catalog) DeleteSelected(ctx context.Context, path string, t SelectedTag, deletion uuid.UUID, options ...TagOption) error {
+	return c.deleteTagOf(ctx, tagDeletion{
+		path: path, tag: t.Name, condition: Condition{Tag: t.Name, IfMatch: &Validators{Digests: []oci.Digest{t.Digest}}},
+		override: slices.Contains(options, OverrideProtection), overrideHolds: slices.Contains(options, OverrideHolds), deletion: deletion,
+	})
+}
+
+// deleteTagOf is what DeleteTagIf and DeleteSelected do.
+func (c *Catalog) deleteTagOf(ctx context.Context, d tagDeletion) error {
+	path, tag := d.path, d.tag
 	var n int64
 	var rule *ProtectionRule
 	err := c.write(ctx, write{
@@ -63,7 +81,7 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 				}
 				return rule.refusal(path, tag, "deleted", wayOut)
 			case conditionFails:
-				return c.conditionFailed(ctx, path, condition, oci.Digest{})
+				return c.conditionFailed(ctx, path, d.condition, oci.Digest{})
 			default:
 				return why
 			}
@@ -80,11 +98,13 @@ type tagDeletion struct {
 	path, tag               string
 	condition               Condition
 	override, overrideHolds bool
+	deletion                uuid.UUID // to which it belongs; zero: none
 }
 
 // deleteTag locks the tag's row by one statement. The next statement deletes the locked row
 // unless a protection rule, the request's condition or a hold forbids this; then it refuses the
-// batch. deleteTag returns the number of deleted tags, 0 or 1. OFFSET 0 in its SQL makes
+// batch. deleteTag returns the number of deleted tags, 0 or 1. The audit entry of a tag that
+// belongs to a deletion has the times that UndoDeletion needs. OFFSET 0 in deleteTag's SQL makes
 // PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, version string, protected bool) (n int64, err error) {
 	b := new(batch)
@@ -94,8 +114,8 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 		r.namespace, r.id, d.tag)
 	b.guard([]any{&n}, `
 			WITH found AS MATERIALIZED (
-				SELECT t.name, t.manifest_id, @protected::boolean OR t.immutable AS protected, m.digest FROM (
-					SELECT name, manifest_id, immutable FROM tags
+				SELECT t.*, @protected::boolean OR t.immutable AS protected, m.digest FROM (
+					SELECT name, manifest_id, immutable, created_at, updated_at, expires_at FROM tags
 					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag OFFSET 0) t
 				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
@@ -120,12 +140,15 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 					AND EXISTS (SELECT FROM asked WHERE refusal IS NULL)
 				RETURNING name
 			), logged AS (
-				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, run, detail)
 				SELECT 'delete_tag', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
-					gone.name, found.digest, NULLIF(
+					gone.name, found.digest, @deletion::uuid, NULLIF(
 						CASE WHEN found.protected AND @override THEN '{"protection": "overridden"}'::jsonb ELSE '{}' END ||
 						CASE WHEN EXISTS (SELECT FROM held)
 							THEN jsonb_build_object('holds', 'overridden', 'held_by', (SELECT jsonb_agg(reporter ORDER BY reporter) FROM held))
+							ELSE '{}' END ||
+						CASE WHEN @deletion::uuid IS NOT NULL THEN jsonb_strip_nulls(jsonb_build_object(
+								'created_at', found.created_at, 'updated_at', found.updated_at, 'expires_at', found.expires_at))
 							ELSE '{}' END, '{}')
 				FROM gone JOIN found ON found.name = gone.name
 			)
@@ -133,6 +156,7 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 		"namespace": r.namespace, "repository": r.id, "path": d.path, "tag": d.tag,
 		"rules": version, "protected": protected, "override": d.override, "override_holds": d.overrideHolds,
 		"if_match": d.condition.IfMatch.arg(), "if_no_match": d.condition.IfNoMatch.arg(),
+		"deletion": pgtype.UUID{Bytes: d.deletion, Valid: d.deletion != uuid.Nil},
 	}))
 	err = b.send(ctx, c.db.Pool)
 	return n, err

@@ -2,10 +2,16 @@ package catalog
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -79,4 +85,107 @@ func RestoreTags(ctx context.Context, tx pgx.Tx, r Repository, tags []DeletedTag
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[RestoredTag])
+}
+
+// UndonePage is how many tags UndoDeletion restores at most.
+const UndonePage = 1000
+
+// UndoneDeletion says what UndoDeletion did.
+type UndoneDeletion struct {
+	Restored int
+	// Exists and Gone are the names of tags that weren't restored: there is a tag of the name, or
+	// garbage collection has deleted the manifest.
+	Exists, Gone []string
+	Next         string // the cursor with which UndoDeletion goes on; "": all is done
+}
+
+// UndoDeletion restores tags that DeleteSelected has deleted in the repository under the id
+// `deletion`, up to UndonePage of them, with their old times, and expiration dates that aren't over. It
+// leaves a tag alone whose name is in use, whatever it points to. `cursor` is "" at first, then Next of
+// the call before. Errors: NAME_UNKNOWN if the repository doesn't exist, or has no such deletion that
+// the audit log still knows; UNSUPPORTED with status 400 for an invalid cursor; DENIED with status 409
+// if the namespace's quota has no room for the tags.
+func (c *Catalog) UndoDeletion(ctx context.Context, path string, deletion uuid.UUID, cursor string) (out UndoneDeletion, err error) {
+	r, err := c.FindRepository(ctx, path)
+	if err != nil {
+		return out, err
+	}
+	filter := audit.Filter{Run: deletion, RepositoryID: r.ID, Kinds: []audit.Kind{audit.DeleteTag}}
+	entries, next, err := audit.New(c.db).List(ctx, filter, cursor, UndonePage)
+	switch {
+	case errors.Is(err, audit.ErrCursor):
+		return out, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(400)
+	case err != nil:
+		return out, err
+	case len(entries) == 0 && cursor == "" && next == "":
+		return out, oci.Errorf(oci.NameUnknown, "the audit log knows no deletion %s of tags of %s", deletion, path).
+			WithStatus(404).WithDetail(map[string]string{"name": path, "deletion": deletion.String()})
+	}
+	tags, err := deletedTags(entries)
+	if err != nil {
+		return out, err
+	}
+	var done []RestoredTag
+	err = c.ChangeTags(ctx, r, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if done, err = RestoreTags(ctx, tx, r, tags); err != nil {
+			return fmt.Errorf("restoring tags of %s: %w", path, err)
+		}
+		return audit.Append(ctx, tx, revertedTags(r, deletion, tags, done)...)
+	})
+	if err != nil {
+		return out, err
+	}
+	out.Next = next
+	for _, t := range done {
+		switch {
+		case t.Gone:
+			out.Gone = append(out.Gone, t.Name)
+		case t.Exists:
+			out.Exists = append(out.Exists, t.Name)
+		default:
+			out.Restored++
+		}
+	}
+	slices.Sort(out.Exists)
+	slices.Sort(out.Gone)
+	return out, nil
+}
+
+// deletedTags returns the tags that the entries of the audit log describe, newest entry first. If
+// several are of one name, it uses only the newest.
+func deletedTags(entries []audit.Entry) (tags []DeletedTag, err error) {
+	seen := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		if seen[e.Tag] {
+			continue
+		}
+		seen[e.Tag] = true
+		var was struct {
+			Created time.Time `json:"created_at"`
+			Updated time.Time `json:"updated_at"`
+			Expires time.Time `json:"expires_at"`
+		}
+		raw, _ := e.Detail.(json.RawMessage)
+		if err := json.Unmarshal(raw, &was); err != nil {
+			return nil, fmt.Errorf("entry %d of the audit log: %w", e.ID, err)
+		}
+		tags = append(tags, DeletedTag{Name: e.Tag, Digest: e.Digest, Created: was.Created, Updated: was.Updated, Expires: was.Expires})
+	}
+	return tags, nil
+}
+
+// revertedTags returns the entries of the audit log about tags that were restored.
+func revertedTags(r Repository, deletion uuid.UUID, tags []DeletedTag, done []RestoredTag) (entries []audit.Entry) {
+	digests := make(map[string]oci.Digest, len(tags))
+	for _, t := range tags {
+		digests[t.Name] = t.Digest
+	}
+	for _, t := range done {
+		if t.ID != 0 {
+			entries = append(entries, audit.Entry{
+				Kind: audit.RevertTag, Repository: r.Path, RepositoryID: r.ID, Tag: t.Name, Digest: digests[t.Name], Run: deletion,
+			})
+		}
+	}
+	return entries
 }

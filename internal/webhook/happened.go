@@ -183,7 +183,7 @@ func newData(event string, e audit.Entry) any {
 		return &pushed{place: where, UpdatedTags: []string{}, Digest: e.Digest.String(), Change: string(e.Kind), by: byWhom(e)}
 	}
 	d := &deleted{place: where, DeletedTags: []string{}, DeletedManifests: []string{}, by: byWhom(e)}
-	if e.Run != uuid.Nil {
+	if event == EventPrune && e.Run != uuid.Nil {
 		d.Run = &e.Run
 	}
 	return d

@@ -115,6 +115,7 @@ var rules = []rule{
 	{"PUT", `^/repository/\{repository\}/tag/\{tag\}$`, []string{"push"}},
 	{"POST", `^/repository/\{repository\}/tags/expire$`, []string{"push"}},
 	{"POST", `^/repository/\{repository\}/tags/delete$`, []string{"delete"}},
+	{"POST", `^/repository/\{repository\}/tags/restore$`, []string{"maintain"}},
 	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\})?$`, []string{"delete"}},
 	{"POST", `/tag/\{tag\}/restore$`, []string{"maintain", "delete"}},
 	{".*", `^/(organization/\{orgname\}|repository/\{repository\}|user)/(autoprunepolicy|tagprotection)(/|$)`, []string{"maintain"}},

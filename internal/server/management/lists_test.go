@@ -39,7 +39,7 @@ var boundedLists = map[string]string{
 	"JudgedPreview.per_repository": "1000", "JudgedPreview.policies": "1000", "JudgedPreview.reasons": "the codes of reasons",
 	"JudgedPreview.untagged": "limit, up to 10,000",
 	"WebhookView.events":     "the events that there are", "WebhookMade.events": "the events that there are",
-	"ChangedTags.refused": "500", "ChangedTags.tags": "500", "FreePlan.notices": "the kinds of notices", "FreePlan.per_repository": "1000",
+	"ChangedTags.refused": "500", "ChangedTags.tags": "500", "RestoredTags.refused": "1000", "FreePlan.notices": "the kinds of notices", "FreePlan.per_repository": "1000",
 	"Freeing.namespaces": "500", "ExceptionList.exceptions": "1 of a repository, a page of a namespace",
 	// Of operators.
 	"QuotaView.limits": "100 percentages", "listOrganizationQuota": "1 quota", "listUserQuota": "1 quota",

@@ -33,7 +33,7 @@ type LogFilter struct {
 	Tag       string   `query:"tag" doc:"A tag"`
 	Digest    string   `query:"digest" doc:"Digest of a manifest or blob"`
 	Policy    string   `query:"policy" doc:"UUID of an auto-prune policy"`
-	Run       string   `query:"run" doc:"UUID of a run of auto-pruning"`
+	Run       string   `query:"run" doc:"UUID of a run of auto-pruning, or of a deletion of tags by a pattern"`
 }
 
 // filter converts the parameters to an audit.Filter for the given namespace or repository. If
@@ -155,7 +155,7 @@ type logEntry struct {
 	Tag          string     `json:"tag,omitempty"`
 	Digest       oci.Digest `json:"digest,omitzero"`
 	Policy       *uuid.UUID `json:"policy,omitempty" format:"uuid" doc:"Auto-prune policy"`
-	Run          *uuid.UUID `json:"run,omitempty" format:"uuid" doc:"Run of auto-pruning"`
+	Run          *uuid.UUID `json:"run,omitempty" format:"uuid" doc:"Run of auto-pruning, or the deletion by a pattern that deleted the tag or after which it was restored"`
 	UserAgent    string     `json:"user_agent,omitempty"`
 	RequestID    string     `json:"request_id,omitempty" doc:"The X-Request-Id of the answer, which the registry's log has too"`
 	Pulls        int        `json:"pulls,omitempty" doc:"For pull_repo: the number of pulls. Pulls of the same tag or manifest by one client within a second are one entry"`

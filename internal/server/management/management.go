@@ -196,6 +196,7 @@ func New(o Options) (*API, error) {
 	a.addProtection()
 	a.addTagLabels()
 	a.addSelectedTags()
+	a.addTagRestoration()
 	a.addHolds()
 	a.addQuotas()
 	a.addWebhooks()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
@@ -121,7 +122,30 @@ func (in TagSelection) confirmed(s catalog.Selection) error {
 // selectedDeletion is the body of a request to delete tags.
 type selectedDeletion struct {
 	TagSelection
-	OverrideHolds bool `json:"override_holds,omitempty" doc:"Delete tags too whose manifests are deployed"`
+	OverrideHolds bool   `json:"override_holds,omitempty" doc:"Delete tags too whose manifests are deployed"`
+	Deletion      string `json:"deletion,omitempty" maxLength:"36" doc:"The deletion to which the tags are to belong: the member deletion of the answer before, or a UUID of the client's own. Absent: a new one"`
+}
+
+// id returns the id of the deletion to which the tags are to belong.
+func (d selectedDeletion) id() (uuid.UUID, error) {
+	if d.Deletion == "" {
+		return uuid.New(), nil
+	}
+	return parseDeletion(d.Deletion)
+}
+
+// undoneDeletion is the body of a request to restore tags.
+type undoneDeletion struct {
+	Deletion string `json:"deletion" maxLength:"36" doc:"The member deletion of the answer to the request that deleted the tags"`
+	Cursor   string `json:"cursor,omitempty" maxLength:"64" doc:"The member next of the answer before: go on there"`
+}
+
+func parseDeletion(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || id == uuid.Nil {
+		return id, server.Refusal(http.StatusBadRequest, "deletion: %.40q is not the UUID of a deletion", text).WithDetail(map[string]string{"field": "deletion"})
+	}
+	return id, nil
 }
 
 // selectedExpiration is the body of a request to let tags expire.
@@ -147,13 +171,19 @@ func (a *API) addSelectedTags() {
 	add(a, auth.Delete, huma.Operation{
 		OperationID: "deleteTags", Method: http.MethodPost, Path: "/repository/{repository}/tags/delete", Tags: []string{"tag"},
 		Summary:     "Delete the tags whose names match a pattern",
-		Description: "They can be restored until garbage collection deletes their manifests. A tag that is deployed is refused." + bounds, Errors: errs,
+		Description: "They can be restored until garbage collection deletes their manifests: restoreTags restores all of them. A tag that is deployed is refused." + bounds, Errors: errs,
 	}, func(ctx context.Context, in *deleteInput) (*output, error) {
+		deletion, err := in.Body.id()
+		if err != nil {
+			return nil, err
+		}
 		options := overridingHolds(in.Body.OverrideHolds)
 		out, err := a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(_ time.Time, t catalog.SelectedTag) error {
-			unmoved := catalog.Condition{Tag: t.Name, IfMatch: &catalog.Validators{Digests: []oci.Digest{t.Digest}}}
-			return a.catalog.DeleteTagIf(ctx, in.Repository, t.Name, unmoved, options...)
+			return a.catalog.DeleteSelected(ctx, in.Repository, t, deletion, options...)
 		})
+		if out.Changed > 0 || in.Body.Deletion != "" {
+			out.Deletion = deletion.String()
+		}
 		return &output{out}, err
 	})
 	type expireInput struct {
@@ -180,6 +210,41 @@ func (a *API) addSelectedTags() {
 			return a.catalog.SetTagExpirationOf(ctx, in.Repository, t.Name, t.Digest, date)
 		})
 		return &output{out}, err
+	})
+}
+
+// addTagRestoration adds the operation that restores the tags of a deletion by a pattern.
+func (a *API) addTagRestoration() {
+	type input struct {
+		ScopeOfRepository
+		Body undoneDeletion
+	}
+	type output struct{ Body api.RestoredTags }
+	add(a, auth.Maintain, huma.Operation{
+		OperationID: "restoreTags", Method: http.MethodPost, Path: "/repository/{repository}/tags/restore", Tags: []string{"tag"},
+		Summary: "Restore the tags of a deletion by a pattern",
+		Description: "Restores exactly the tags that the deletion has deleted, with their former times. A date of deletion comes back unless it is over. " +
+			"A tag that was pushed again since stays as it is and is named, as is one whose manifest garbage collection has deleted. " +
+			"A request restores at most 1000 tags: the answer says where to go on. 404: the audit log has no such deletion in the repository. " +
+			"409: the namespace's quota has no room for the tags.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *input) (*output, error) {
+		deletion, err := parseDeletion(in.Body.Deletion)
+		if err != nil {
+			return nil, err
+		}
+		done, err := a.catalog.UndoDeletion(ctx, in.Repository, deletion, in.Body.Cursor)
+		if err != nil {
+			return nil, err
+		}
+		out := api.RestoredTags{Deletion: deletion.String(), Restored: done.Restored, Refused: []api.RefusedTag{}, Next: done.Next}
+		for _, name := range done.Exists {
+			out.Refused = append(out.Refused, api.RefusedTag{Tag: name, Reason: "there is a tag of this name: it was pushed or restored since"})
+		}
+		for _, name := range done.Gone {
+			out.Refused = append(out.Refused, api.RefusedTag{Tag: name, Reason: "garbage collection has deleted its manifest"})
+		}
+		return &output{out}, nil
 	})
 }
 

@@ -115,6 +115,7 @@ func (q *request) showPattern(status int, d patternData, n *notice) error {
 	out.Same = []same{
 		command("purser tag expire '%s:%s' --in 2d", d.Repository, shown), command("purser tag delete '%s:%s'", d.Repository, shown),
 		call("POST", apiPath("/repository/%s/tags/expire", d.Repository)), call("POST", apiPath("/repository/%s/tags/delete", d.Repository)),
+		call("POST", apiPath("/repository/%s/tags/restore", d.Repository)),
 	}
 	return q.showStatus(status, "pattern", out)
 }
@@ -125,6 +126,12 @@ func changePattern(q *request) error {
 	path, body, err := d.request()
 	switch {
 	case err != nil:
+	case q.form.Get("do") == "undo":
+		n, failed := q.undoDeletion(&d)
+		if failed == nil {
+			return q.showPattern(http.StatusOK, d, n)
+		}
+		err = failed
 	case q.form.Get("do") == "change":
 		n, failed := q.changeSelected(&d, path, body)
 		if failed == nil {
@@ -176,8 +183,10 @@ func (q *request) changeSelected(d *patternData, path string, body map[string]an
 	}
 	request := maps.Clone(body)
 	request["count"], request["selection"] = count, q.form.Get("selection")
-	if after := q.form.Get("after"); after != "" {
-		request["after"] = after
+	for _, name := range []string{"after", "deletion"} {
+		if value := q.form.Get(name); value != "" {
+			request[name] = value
+		}
 	}
 	var done api.ChangedTags
 	if err := q.call(http.MethodPost, path, request, &done); err != nil {
@@ -186,7 +195,7 @@ func (q *request) changeSelected(d *patternData, path string, body map[string]an
 	d.Refused = done.Refused
 	n := &notice{Bad: len(done.Refused) > 0, Text: plural(done.Changed, "tag", "tags") + " will " + d.Does() + "."}
 	if d.When == "now" {
-		n.Text = plural(done.Changed, "tag was", "tags were") + " deleted. Garbage collection keeps their images for a while: until then, the history restores them."
+		n.Text = plural(done.Changed, "tag was", "tags were") + " deleted. Garbage collection keeps their images for a while: until then, they can be restored."
 	} else if d.When == "never" {
 		n.Text = plural(done.Changed, "tag has", "tags have") + " no date of deletion any more."
 	}
@@ -199,6 +208,45 @@ func (q *request) changeSelected(d *patternData, path string, body map[string]an
 			{"do", "change"}, {"pattern", d.Pattern}, {"when", d.When}, {"in", d.In}, {"at", d.At},
 			{"count", strconv.Itoa(count)}, {"selection", done.Selection}, {"after", done.Next},
 		}}
+		if done.Deletion != "" {
+			n.Undo.Fields = append(n.Undo.Fields, field{"deletion", done.Deletion})
+		}
+	}
+	if done.Deletion != "" && q.may(auth.Maintain, auth.OfRepository(d.Repository)) {
+		if n.Also = d.undo("Undo", done.Deletion, ""); n.Undo == nil {
+			n.Undo, n.Also = n.Also, nil
+		}
+	}
+	return n, nil
+}
+
+// undo returns the form that restores the tags of a deletion, from the cursor on.
+func (d patternData) undo(text, deletion, cursor string) *undo {
+	return &undo{Action: d.Action(), Text: text, Fields: []field{
+		{"do", "undo"}, {"pattern", d.Pattern}, {"when", d.When}, {"deletion", deletion}, {"cursor", cursor},
+	}}
+}
+
+// undoDeletion restores the tags of a deletion, as many as one request of the API does, and says what it
+// did. If there are more, the notice has a form that goes on.
+func (q *request) undoDeletion(d *patternData) (*notice, error) {
+	deletion := q.form.Get("deletion")
+	body := map[string]any{"deletion": deletion}
+	if cursor := q.form.Get("cursor"); cursor != "" {
+		body["cursor"] = cursor
+	}
+	var done api.RestoredTags
+	if err := q.call(http.MethodPost, apiPath("/repository/%s/tags/restore", d.Repository), body, &done); err != nil {
+		return nil, err
+	}
+	d.Refused = done.Refused
+	n := &notice{Bad: len(done.Refused) > 0, Text: plural(done.Restored, "tag is back.", "tags are back.")}
+	if len(done.Refused) > 0 {
+		n.Text += " " + plural(len(done.Refused), "tag stays as it is", "tags stay as they are") + ", as is said below."
+	}
+	if done.Next != "" {
+		n.Text += " There are more."
+		n.Undo = d.undo("Go on", deletion, done.Next)
 	}
 	return n, nil
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -109,10 +111,24 @@ func TestTagsByPattern(t *testing.T) {
 	confirm.Set("count", "3")
 	want(t, string(r.send(t, patternPage, confirm).WantStatus(t, 409).Content), "Type 4 to confirm")
 	confirm.Set("count", "4")
-	want(t, string(r.send(t, patternPage, confirm).WantStatus(t, 200).Content), "3 tags were deleted", "1 tag stays", ">pr-2<")
+	page = string(r.send(t, patternPage, confirm).WantStatus(t, 200).Content)
+	want(t, page, "3 tags were deleted", "1 tag stays", ">pr-2<", ">Undo<")
 	if names := r.names(t, "acme/web"); names != "pr-2 v1 v2 v3 v4" {
 		t.Errorf("left are %s", names)
 	}
+
+	// One click restores these tags, except the one that was pushed since, which the page names.
+	back := formAfter(t, page, "3 tags were deleted")
+	r.Put(t, "acme/web", "pr-0", r.Simple(t, "acme/web", "pushed since", nil))
+	page = string(r.send(t, patternPage, back).WantStatus(t, 200).Content)
+	want(t, page, "2 tags are back", "1 tag stays as it is", ">pr-0<", "pushed or restored since", `value="pr-*"`, "!>Undo<")
+	if names := r.names(t, "acme/web"); names != "pr-0 pr-1 pr-2 pr-9 v1 v2 v3 v4" {
+		t.Errorf("after the undo there are %s", names)
+	}
+	back.Set("deletion", "x")
+	want(t, string(r.send(t, patternPage, back).WantStatus(t, 400).Content), `role="alert"`)
+	back.Set("deletion", uuid.NewString())
+	want(t, string(r.send(t, patternPage, back).WantStatus(t, 404).Content), `role="alert"`)
 }
 
 // TestTagsByPatternGoOn: one form changes a bounded number of tags, and its answer has a form that goes
@@ -134,6 +150,17 @@ func TestTagsByPatternGoOn(t *testing.T) {
 			t.Errorf("%s expires at %s", tag, at)
 		}
 	}
+
+	// The undo of a deletion in two requests is one.
+	form = url.Values{"pattern": {"many-*"}, "when": {"now"}}
+	confirm = r.selected(t, form, "700 tags would be deleted now")
+	confirm.Set("count", "700")
+	page = string(r.send(t, patternPage, confirm).WantStatus(t, 200).Content)
+	want(t, page, "There are more.", ">Go on<", ">Undo<")
+	page = string(r.send(t, patternPage, formAfter(t, page, "There are more.")).WantStatus(t, 200).Content)
+	want(t, page, "!>Go on<", ">Undo<")
+	page = string(r.send(t, patternPage, formAfter(t, page, "were deleted.")).WantStatus(t, 200).Content)
+	want(t, page, "700 tags are back.", "!There are more.")
 }
 
 // TestTagsByPatternByRole: the page offers what the client may do, and nothing else.

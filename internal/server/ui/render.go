@@ -75,8 +75,10 @@ type tab struct {
 type notice struct {
 	Bad  bool
 	Text string
-	// Undo is a form that takes the change back, nil: there is none.
+	// Undo is a form that takes the change back or goes on with it, nil: there is none.
 	Undo *undo
+	// Also is a second form, beside Undo.
+	Also *undo
 }
 
 // undo is a form with hidden fields.

@@ -27,7 +27,7 @@ type completer func(ctx context.Context, c *api.Client, args []string, word stri
 var completions = map[string][]completer{
 	"namespace show": {namespaces}, "namespace delete": {namespaces},
 	"repo list": {namespaces}, "repo show": {repositoryNames}, "repo delete": {repositoryNames},
-	"tag list": {repositoryNames}, "tag show": {tags}, "tag move": {tags, digests}, "tag delete": {tags}, "tag immutable": {tags}, "tag expire": {tags}, "tag restore": {tags, digests},
+	"tag list": {repositoryNames}, "tag show": {tags}, "tag move": {tags, digests}, "tag delete": {tags}, "tag immutable": {tags}, "tag expire": {tags}, "tag restore": {tags, digests}, "tag undo": {repositoryNames},
 	"audit list": {targets}, "audit export": {targets},
 	"protection list": {targets}, "protection add": {targets}, "protection remove": {targets, itemsOf("/tagprotection", "rules")},
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},

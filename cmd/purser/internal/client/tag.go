@@ -19,7 +19,7 @@ import (
 
 func tagCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("tag", "Look at tags, move, delete and restore them",
-		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src), tagExpireCommand(src), tagImmutableCommand(src)))
+		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src), tagUndoCommand(src), tagExpireCommand(src), tagImmutableCommand(src)))
 }
 
 // tagView is a tag in the API's format.
@@ -248,7 +248,8 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1),
 		Long: "Delete tags. In the name of a tag, * stands for any characters; quote it, so that the shell leaves it alone. What a pattern\n" +
-			"selects is shown before. Tags that are protected or deployed stay, and are named; the others are deleted.",
+			"selects is shown before. Tags that are protected or deployed stay, and are named; the others are deleted, and\n" +
+			"\"purser tag undo\" restores them.",
 		Example: "  purser tag delete library/app:v1 library/app:v2\n  purser tag delete 'library/app:pr-7-*' --yes",
 	}
 	yes, count := command.AddYes(cmd), addCount(cmd)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -86,7 +87,13 @@ func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body 
 		}
 		var answer api.ChangedTags
 		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), request, &answer); err != nil {
+			if changed > 0 { // by the requests before
+				err = errors.Join(err, s.sayUndo(cmd, request["deletion"]))
+			}
 			return refused, fmt.Errorf("%s: %w", s.arg, err)
+		}
+		if answer.Deletion != "" {
+			request["deletion"] = answer.Deletion
 		}
 		for _, r := range answer.Refused {
 			refused++
@@ -108,7 +115,57 @@ func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body 
 	} else if changed == 0 {
 		return refused, nil
 	}
-	return refused, say(cmd, "%s\n", done(tags))
+	if err := say(cmd, "%s\n", done(tags)); err != nil || changed == 0 {
+		return refused, err
+	}
+	return refused, s.sayUndo(cmd, request["deletion"])
+}
+
+// sayUndo says how to restore the tags of a deletion; nil: nothing was deleted.
+func (s *selection) sayUndo(cmd *cobra.Command, deletion any) error {
+	if deletion == nil {
+		return nil
+	}
+	return say(cmd, "To undo this: purser tag undo %s %s\n", s.repository, deletion)
+}
+
+func tagUndoCommand(src *command.Source) *cobra.Command {
+	return &cobra.Command{
+		Use: "undo REPOSITORY DELETION", Short: "Restore the tags of a deletion by a pattern", Args: cobra.ExactArgs(2),
+		Long: "Restore the tags that \"purser tag delete\" has deleted by a pattern, as they were, as long as garbage collection hasn't deleted\n" +
+			"their manifests. \"purser tag delete\" prints the DELETION; \"purser audit list\" shows it as the run of the deleted tags. Tags that\n" +
+			"were pushed again since stay as they are, and are named.",
+		Example: "  purser tag undo library/app 6a1f0c2e-3b54-4c8e-9d3b-2a1f0e9d8c7b",
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+			if err := checkArg("DELETION", args[1], checkUUID); err != nil {
+				return err
+			}
+			restored, stay := 0, 0
+			for body := (map[string]any{"deletion": args[1]}); ; {
+				var answer api.RestoredTags
+				if err := c.Post(cmd.Context(), api.Path("repository", args[0], "tags", "restore"), body, &answer); err != nil {
+					return err
+				}
+				for _, r := range answer.Refused {
+					stay++
+					if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s stays as it is: %s\n", args[0], r.Tag, r.Reason); err != nil {
+						return err
+					}
+				}
+				if restored += answer.Restored; answer.Next == "" {
+					break
+				}
+				body["cursor"] = answer.Next
+			}
+			if err := say(cmd, "Restored %s of %s.\n", command.Count(int64(restored), "tag"), args[0]); err != nil {
+				return err
+			}
+			if stay > 0 {
+				return command.Refuse(command.Count(int64(stay), "tag") + " stayed as before")
+			}
+			return nil
+		}),
+	}
 }
 
 // changeAll asks, and then changes all selections.
