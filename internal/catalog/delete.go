@@ -41,25 +41,17 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 // DeleteTagIf is like DeleteTag, but only deletes the tag if the condition on the tag holds.
 // Otherwise the error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
-	return c.deleteTagOf(ctx, tagDeletion{
-		path: path, tag: tag, condition: condition,
+	return c.DeleteTagOf(ctx, uuid.Nil, path, tag, condition, options...)
+}
+
+// DeleteTagOf is like DeleteTagIf for one of the tags of a deletion. The tag's entry in the audit log
+// has the id `deletion`, by which UndoDeletion restores all tags that were deleted with this id in the
+// repository. The zero id stands for no deletion.
+func (c *Catalog) DeleteTagOf(ctx context.Context, deletion uuid.UUID, path, tag string, condition Condition, options ...TagOption) error {
+	d := tagDeletion{
+		path: path, tag: tag, condition: condition, deletion: deletion,
 		override: slices.Contains(options, OverrideProtection), overrideHolds: slices.Contains(options, OverrideHolds),
-	})
-}
-
-// DeleteSelected is like DeleteTag for a tag that SelectTags has returned. The error is DENIED with
-// status 412 if the tag points to another manifest since. The tag's entry in the audit log gets the id
-// `deletion`, under which UndoDeletion restores all tags that were deleted with this id.
-func (c *Catalog) DeleteSelected(ctx context.Context, path string, t SelectedTag, deletion uuid.UUID, options ...TagOption) error {
-	return c.deleteTagOf(ctx, tagDeletion{
-		path: path, tag: t.Name, condition: Condition{Tag: t.Name, IfMatch: &Validators{Digests: []oci.Digest{t.Digest}}},
-		override: slices.Contains(options, OverrideProtection), overrideHolds: slices.Contains(options, OverrideHolds), deletion: deletion,
-	})
-}
-
-// deleteTagOf is what DeleteTagIf and DeleteSelected do.
-func (c *Catalog) deleteTagOf(ctx context.Context, d tagDeletion) error {
-	path, tag := d.path, d.tag
+	}
 	var n int64
 	var rule *ProtectionRule
 	err := c.write(ctx, write{
@@ -81,7 +73,7 @@ func (c *Catalog) deleteTagOf(ctx context.Context, d tagDeletion) error {
 				}
 				return rule.refusal(path, tag, "deleted", wayOut)
 			case conditionFails:
-				return c.conditionFailed(ctx, path, d.condition, oci.Digest{})
+				return c.conditionFailed(ctx, path, condition, oci.Digest{})
 			default:
 				return why
 			}

@@ -99,8 +99,8 @@ type UndoneDeletion struct {
 	Next         string // the cursor with which UndoDeletion goes on; "": all is done
 }
 
-// UndoDeletion restores tags that DeleteSelected has deleted in the repository under the id
-// `deletion`, up to UndonePage of them, with their old times, and expiration dates that aren't over. It
+// UndoDeletion restores tags that DeleteTagOf has deleted in the repository under the id `deletion`,
+// up to UndonePage of them, with their old times, and expiration dates that aren't over. It
 // leaves a tag alone whose name is in use, whatever it points to. `cursor` is "" at first, then Next of
 // the call before. Errors: NAME_UNKNOWN if the repository doesn't exist, or has no such deletion that
 // the audit log still knows; UNSUPPORTED with status 400 for an invalid cursor; DENIED with status 409

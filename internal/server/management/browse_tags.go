@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
@@ -403,6 +404,8 @@ type deleteTagInput struct {
 	TagInput
 	Override bool `query:"override_protection" doc:"Delete the tag even if it is protected"`
 	Holds    bool `query:"override_holds" doc:"Delete the tag even if its manifest is deployed"`
+	// Deletion is a text, since an absent one is none.
+	Deletion string `query:"deletion" maxLength:"36" doc:"The deletion to which the tag is to belong, a UUID that the client has chosen: restoreTags restores all tags of the deletion by it"`
 
 	request *http.Request // for a second access check
 }
@@ -440,11 +443,18 @@ func (a *API) addTagChanges() {
 		Summary: "Delete a tag",
 		Description: "Garbage collection deletes its manifest after a delay, when nothing else refers to it; until then the tag can be restored. " +
 			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin. " +
-			"A tag of a manifest that a reporter holds stays too: 409, unless override_holds is given.",
+			"A tag of a manifest that a reporter holds stays too: 409, unless override_holds is given. With deletion, restoreTags restores it together with others.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *deleteTagInput) (*struct{}, error) {
 		if err := server.CheckTag(in.Tag); err != nil {
 			return nil, err
+		}
+		deletion := uuid.Nil
+		if in.Deletion != "" {
+			var err error
+			if deletion, err = parseDeletion(in.Deletion); err != nil {
+				return nil, err
+			}
 		}
 		options := overridingHolds(in.Holds)
 		if in.Override {
@@ -453,6 +463,6 @@ func (a *API) addTagChanges() {
 			}
 			options = append(options, catalog.OverrideProtection)
 		}
-		return nil, a.catalog.DeleteTag(ctx, in.Repository, in.Tag, options...)
+		return nil, a.catalog.DeleteTagOf(ctx, deletion, in.Repository, in.Tag, catalog.Condition{}, options...)
 	})
 }

@@ -179,7 +179,8 @@ func (a *API) addSelectedTags() {
 		}
 		options := overridingHolds(in.Body.OverrideHolds)
 		out, err := a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(_ time.Time, t catalog.SelectedTag) error {
-			return a.catalog.DeleteSelected(ctx, in.Repository, t, deletion, options...)
+			unmoved := catalog.Condition{Tag: t.Name, IfMatch: &catalog.Validators{Digests: []oci.Digest{t.Digest}}}
+			return a.catalog.DeleteTagOf(ctx, deletion, in.Repository, t.Name, unmoved, options...)
 		})
 		if out.Changed > 0 || in.Body.Deletion != "" {
 			out.Deletion = deletion.String()
@@ -222,8 +223,8 @@ func (a *API) addTagRestoration() {
 	type output struct{ Body api.RestoredTags }
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "restoreTags", Method: http.MethodPost, Path: "/repository/{repository}/tags/restore", Tags: []string{"tag"},
-		Summary: "Restore the tags of a deletion by a pattern",
-		Description: "Restores exactly the tags that the deletion has deleted, with their former times. A date of deletion comes back unless it is over. " +
+		Summary: "Restore the tags of a deletion",
+		Description: "Restores exactly the tags that deleteTags, or requests for single tags with the same deletion, have deleted, with their former times. A date of deletion comes back unless it is over. " +
 			"A tag that was pushed again since stays as it is and is named, as is one whose manifest garbage collection has deleted. " +
 			"A request restores at most 1000 tags: the answer says where to go on. 404: the audit log has no such deletion in the repository. " +
 			"409: the namespace's quota has no room for the tags.",

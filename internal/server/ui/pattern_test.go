@@ -131,6 +131,35 @@ func TestTagsByPattern(t *testing.T) {
 	want(t, string(r.send(t, patternPage, back).WantStatus(t, 404).Content), `role="alert"`)
 }
 
+// TestUndoOfPickedTags: the undo of a deletion of picked tags restores them with their old times, and leaves
+// alone what was pushed since, which the page names.
+func TestUndoOfPickedTags(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t)
+	r.tags(t, "acme/web", 3)
+	pushed := func() (text string) {
+		t.Helper()
+		row := r.DB.Pool.QueryRow(t.Context(), "SELECT string_agg(concat_ws(' ', name, created_at, updated_at), '; ' ORDER BY name) FROM tags WHERE name <> 'pr-1'")
+		if err := row.Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := pushed()
+	const page = "/ui/repositories/acme/web/-/tags"
+	text := string(r.send(t, page, url.Values{"do": {"delete"}, "tag": {"pr-0@x", "pr-1@x", "none@x"}}).WantStatus(t, 200).Content)
+	want(t, text, "2 tags were deleted, 1 was not", ">Undo<")
+	back := formAfter(t, text, "2 tags were deleted")
+	r.Put(t, "acme/web", "pr-1", r.Simple(t, "acme/web", "pushed since", nil))
+	text = string(r.send(t, page, back).WantStatus(t, 200).Content)
+	want(t, text, "1 tag is back.", "pr-1 stays as it is: there is a tag of this name", `role="alert"`)
+	if after := pushed(); after != before {
+		t.Errorf("restored as %s, want %s", after, before)
+	}
+	back.Set("deletion", uuid.NewString())
+	want(t, string(r.send(t, page, back).WantStatus(t, 200).Content), "knows no deletion", `role="alert"`)
+}
+
 // TestTagsByPatternGoOn: one form changes a bounded number of tags, and its answer has a form that goes
 // on where it ended.
 func TestTagsByPatternGoOn(t *testing.T) {

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 )
 
@@ -129,22 +132,21 @@ func (q *request) showTags(n *notice) error {
 
 // changeTags deletes the tags that were picked, or restores those that were deleted.
 func changeTags(q *request) error {
-	repository := q.repository()
-	tags, digests := q.form["tag"], q.form["digest"]
+	repository, tags := q.repository(), q.form["tag"]
 	if q.form.Get("do") == "restore" {
-		return q.restoreTags(repository, tags, digests)
+		return q.restoreTags(repository, q.form.Get("deletion"))
 	}
-	n := &notice{Undo: &undo{Action: q.URL.EscapedPath(), Text: "Undo", Fields: []field{{"do", "restore"}}}}
+	deletion := uuid.NewString()
+	n := &notice{Undo: &undo{Action: q.URL.EscapedPath(), Text: "Undo", Fields: []field{{"do", "restore"}, {"deletion", deletion}}}}
 	deleted, failed := 0, ""
 	for _, picked := range tags {
-		name, digest, _ := strings.Cut(picked, "@")
-		err := q.call(http.MethodDelete, apiPath("/repository/%s/tag/%s", repository, name), nil, nil)
-		if err != nil {
+		name, _, _ := strings.Cut(picked, "@")
+		path := apiPath("/repository/%s/tag/%s", repository, name) + "?" + url.Values{"deletion": {deletion}}.Encode()
+		if err := q.call(http.MethodDelete, path, nil, nil); err != nil {
 			failed = cmp.Or(failed, name+": "+sentence(err.Error()))
 			continue
 		}
 		deleted++
-		n.Undo.Fields = append(n.Undo.Fields, field{"tag", name}, field{"digest", digest})
 	}
 	switch {
 	case len(tags) == 0:
@@ -160,23 +162,19 @@ func changeTags(q *request) error {
 	return q.showTags(n)
 }
 
-// restoreTags points tags to the manifests that they had.
-func (q *request) restoreTags(repository string, tags, digests []string) error {
-	restored, failed := 0, ""
-	for i, name := range tags {
-		if i >= len(digests) {
-			break
-		}
-		body := map[string]string{"manifest_digest": digests[i]}
-		if err := q.call(http.MethodPost, apiPath("/repository/%s/tag/%s/restore", repository, name), body, nil); err != nil {
-			failed = cmp.Or(failed, name+": "+sentence(err.Error()))
-			continue
-		}
-		restored++
+// restoreTags restores the tags of a deletion. Those that were pushed again since stay as they are.
+func (q *request) restoreTags(repository, deletion string) error {
+	var done api.RestoredTags
+	err := q.call(http.MethodPost, apiPath("/repository/%s/tags/restore", repository), map[string]string{"deletion": deletion}, &done)
+	if err != nil {
+		return q.showTags(noticeOf(err, ""))
 	}
-	n := &notice{Text: plural(restored, "tag is back.", "tags are back.")}
-	if failed != "" {
-		n.Bad, n.Text = true, n.Text+" "+failed
+	n := &notice{Text: plural(done.Restored, "tag is back.", "tags are back.")}
+	for _, r := range done.Refused[:min(len(done.Refused), 10)] {
+		n.Bad, n.Text = true, n.Text+" "+clip(128, r.Tag)+" stays as it is: "+r.Reason+"."
+	}
+	if len(done.Refused) > 10 {
+		n.Text += " So do " + formatNumber(len(done.Refused)-10) + " more."
 	}
 	return q.showTags(n)
 }
