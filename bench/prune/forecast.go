@@ -45,15 +45,20 @@ func (b *bench) forecasting(ctx context.Context) error {
 			return err
 		}
 		target := autoprune.Target{Namespace: "bench"}
-		clock := time.Now()
-		preview, err := p.Preview(ctx, target, autoprune.PreviewOptions{Policy: &policy})
-		if err != nil {
-			return err
+		for _, tagsOnly := range []bool{true, false} {
+			clock, what := time.Now(), "with the bytes"
+			if tagsOnly {
+				what = "without the bytes"
+			}
+			preview, err := p.Preview(ctx, target, autoprune.PreviewOptions{Policy: &policy, HideBytes: tagsOnly})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(b.out, "%s: preview of %d tags, %d deleted, %s, in %s\n", policy, preview.Tags, preview.Deleted, what, time.Since(clock).Round(time.Millisecond))
 		}
-		fmt.Fprintf(b.out, "%s: preview of %d tags, %d deleted, in %s\n", policy, preview.Tags, preview.Deleted, time.Since(clock).Round(time.Millisecond))
 		runtime.GC()
 		heap := meter.WatchHeap()
-		clock = time.Now()
+		clock := time.Now()
 		f, err := p.Forecast(ctx, target, autoprune.ForecastOptions{Policy: &policy, Settings: strings.Split(c.settings, ",")})
 		if err != nil {
 			return err
@@ -69,8 +74,9 @@ func (b *bench) forecasting(ctx context.Context) error {
 }
 
 // fillPast spreads the pushes of the tags over 120 days. The audit log gets the push of each
-// tag, further pushes of the same manifest, and pulls: -entries for each tag in total, of which a
-// fifth are pushes. Each image has ten layers, of which five are shared.
+// tag, further pushes of the same manifest, which come before it, and pulls: -entries for each tag in
+// total, of which a fifth are pushes. Each image has ten layers, of which five are shared, with their
+// sizes beside them, as a push stores them.
 func (b *bench) fillPast(ctx context.Context) error {
 	return b.exec(ctx,
 		`UPDATE tags SET created_at = now() - interval '120 days' * ((id * 7919) % 1000) / 1000`,
@@ -78,10 +84,10 @@ func (b *bench) fillPast(ctx context.Context) error {
 			SELECT '\x01'::bytea || sha256(convert_to('own' || m.id || '-' || i, 'UTF8')), 1000000, 'own' || m.id || '-' || i FROM manifests m, generate_series(1, 5) AS i
 			UNION ALL SELECT '\x01'::bytea || sha256(convert_to('shared' || i, 'UTF8')), 1000000, 'shared' || i FROM generate_series(1, 500) AS i`,
 		"ALTER TABLE layers DISABLE TRIGGER USER",
-		`INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+		`INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, blob_size, media_type)
 			SELECT m.top_level_namespace_id, m.repository_id, m.id,
 				'\x01'::bytea || sha256(convert_to(CASE WHEN i <= 5 THEN 'own' || m.id || '-' || i ELSE 'shared' || (m.id * 5 + i) % 500 + 1 END, 'UTF8')),
-				1000000, 'application/vnd.oci.image.layer.v1.tar+gzip'
+				1000000, 1000000, 'application/vnd.oci.image.layer.v1.tar+gzip'
 			FROM manifests m, generate_series(1, 10) AS i`,
 		"ALTER TABLE layers ENABLE TRIGGER USER",
 		`INSERT INTO gc_blobs_layers (top_level_namespace_id, repository_id, layer_id, digest)
@@ -91,5 +97,7 @@ func (b *bench) fillPast(ctx context.Context) error {
 				CASE WHEN i %% 5 = 1 THEN 'push_repo' ELSE 'pull_repo' END, 'bench', r.path, r.id, t.name, m.digest, 'bench+ci',
 				CASE WHEN i %% 5 <> 1 THEN 'audit' END
 			FROM tags t JOIN manifests m ON m.id = t.manifest_id JOIN repositories r ON r.id = t.repository_id, generate_series(1, %d) AS i`, b.entries),
+		fmt.Sprintf(`UPDATE tags t SET created_at = created_at - interval '1 hour' * i, updated_at = created_at
+			FROM (SELECT max(i) AS i FROM generate_series(1, %d) AS i WHERE i %% 5 = 1) earliest WHERE i > 1`, b.entries),
 		"VACUUM (ANALYZE)", "CHECKPOINT")
 }
