@@ -69,7 +69,8 @@
 // The SQL statements of steps 3 to 5 are in snapshot.go and delete_tags.go. An undo
 // (undo.go) restores the tags that a run has deleted. A preview (preview.go) does steps 1
 // to 3 without claiming the task, and adds up the bytes of the blobs that would become
-// unused (unused.go).
+// unused (unused.go). Previews and forecasts look at two repositories at once, each in a
+// snapshot of its own, while no other preview needs the place (in_order.go).
 //
 // A [Pruner] works while other pruners use the same database, clients push and delete, and
 // administrators change policies. It must never delete a tag that should stay. The

@@ -128,3 +128,17 @@ func EnoughWithoutTime(ctx context.Context) (tags int, freed int64, err error) {
 	f := &freePlanner{until: time.Now().Add(-time.Second), order: make([]freePlace, 3)}
 	return f.enough(ctx, 10)
 }
+
+// LookInOrder exports lookInOrder.
+func LookInOrder[T any](ctx context.Context, p *Pruner, namespace int64, look func(context.Context, catalog.Repository) (T, error), take func(T, error) error) error {
+	return lookInOrder(ctx, p, namespace, look, take)
+}
+
+// TakePlace takes one of the places for previews, and returns a function that gives it back.
+func (p *Pruner) TakePlace() (giveBack func()) {
+	p.previews <- struct{}{}
+	return func() { <-p.previews }
+}
+
+// TakenPlaces returns how many of the places for previews are taken.
+func (p *Pruner) TakenPlaces() int { return len(p.previews) }

@@ -216,33 +216,27 @@ func (f *forecasting) begin(ctx context.Context) error {
 
 // all goes through the repositories of the target.
 func (f *forecasting) all(ctx context.Context, t Target, found owner) error {
+	var err error
 	if t.Scope() == RepositoryScope {
-		_, err := f.attempt(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
-		return err
+		err = f.take(f.look(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository}))
+	} else {
+		err = lookInOrder(ctx, f.p, found.namespace, f.look, f.take)
 	}
-	for after := int64(0); ; {
-		list, err := f.p.repositories(ctx, found.namespace, after, 1000)
-		if err != nil || len(list) == 0 {
-			return err
-		}
-		for _, target := range list {
-			if over, err := f.attempt(ctx, target); over || err != nil {
-				return err
-			}
-			after = target.ID
-		}
+	if errors.Is(err, errTimeOver) {
+		f.out.Complete, err = false, nil
 	}
+	return err
 }
 
 // errTooLarge says that a repository has too many tags, or too long a history.
 var errTooLarge = errors.New("the repository is too large for a forecast")
 
-// attempt adds a repository to the forecast, completely or not at all. `over` says that the
-// time for the forecast is over.
-func (f *forecasting) attempt(ctx context.Context, target catalog.Repository) (over bool, err error) {
+// look judges the days of a repository, and changes nothing of the forecast. It returns errTimeOver once
+// the time for the forecast is over.
+func (f *forecasting) look(ctx context.Context, target catalog.Repository) (*history, error) {
 	h := &history{f: f, target: target}
 	_, saved := f.rules(target)
-	err = f.p.readConfigurations(ctx, f.p.db.Pool, target, saved, min(readInPreview, time.Until(f.until)/4), f.alive)
+	err := f.p.readConfigurations(ctx, f.p.db.Pool, target, saved, min(readInPreview, time.Until(f.until)/4), f.alive)
 	if err == nil {
 		err = readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
 			if err := f.limit(ctx, s.tx); err != nil {
@@ -252,19 +246,23 @@ func (f *forecasting) attempt(ctx context.Context, target catalog.Repository) (o
 			return h.forecast(ctx)
 		})
 	}
-	switch {
-	case err == nil:
-		f.add(h)
-		return false, nil
-	case errors.Is(err, errTooLarge):
-		f.out.Complete = false
-		f.note("%s is missing: it has more than %d states of tags in these days", target.Path, maxForecastStates)
-		return false, nil
-	case errors.Is(err, errTimeOver), db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil:
-		f.out.Complete = false
-		return true, nil
+	if db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil {
+		err = errTimeOver
 	}
-	return false, err
+	return h, err
+}
+
+// take adds a repository to the forecast, completely or not at all.
+func (f *forecasting) take(h *history, err error) error {
+	if errors.Is(err, errTooLarge) {
+		f.out.Complete = false
+		f.note("%s is missing: it has more than %d states of tags in these days", h.target.Path, maxForecastStates)
+		return nil
+	}
+	if err == nil {
+		f.add(h)
+	}
+	return err
 }
 
 // limit lets the statements of a transaction end when the time for the forecast is over.
@@ -305,6 +303,9 @@ func (f *forecasting) rules(t catalog.Repository) (Rules, []Saved) {
 func (f *forecasting) add(h *history) {
 	f.out.Repositories++
 	f.out.Tags += h.current
+	for _, told := range h.told {
+		f.o.deleted(told.day, h.target.Path, told.tag)
+	}
 	for i := range h.days {
 		f.out.Days[i].Tags += h.days[i].Tags
 		f.out.Days[i].Deleted += h.days[i].Deleted

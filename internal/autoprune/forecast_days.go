@@ -53,7 +53,7 @@ func (h *history) day(ctx context.Context, i int) error {
 		t.gone, t.goneDay = true, int32(i)
 		h.days[i].Deleted++
 		if h.f.o.deleted != nil {
-			h.f.o.deleted(i, h.target.Path, t.name)
+			h.told = append(h.told, toldTag{i, t.name})
 		}
 	})
 	if err == nil && i == len(h.days)-1 {

@@ -47,6 +47,13 @@ type history struct {
 	levels  map[int64]storedLevel
 	notices []Notice
 	unknown forecastUnknown
+	told    []toldTag // for ForecastOptions.deleted
+}
+
+// toldTag is a tag that the policies delete on a day, by its index.
+type toldTag struct {
+	day int
+	tag string
 }
 
 // place returns the index of a manifest in history.manifests.

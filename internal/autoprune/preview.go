@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -86,8 +87,9 @@ var errTimeOver = errors.New("the preview ran out of time")
 
 // Preview returns what a run would delete now in a namespace or a repository. It uses
 // the same code as a run, and changes nothing. Each repository is judged in one
-// snapshot. A process makes at most two previews at a time; further calls wait. Preview
-// returns the error NAME_UNKNOWN if the target doesn't exist.
+// snapshot. A process makes at most two previews at a time; further calls wait. A single
+// preview looks at two repositories at once. Preview returns the error NAME_UNKNOWN if the
+// target doesn't exist.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")
@@ -117,14 +119,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 			return nil, err
 		}
 	}
-	v := &previewing{
-		p: p, o: o, policies: l, until: time.Now().Add(o.Within),
-		out: &Preview{
-			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
-			Asks: []RunAsk{}, Policies: []PreviewPolicy{},
-		},
-		notices: make(map[string]string), told: make(map[string]bool),
-	}
+	v := (&previewing{p: p, o: o, policies: l, until: time.Now().Add(o.Within)}).empty()
 	if err := v.countCaps(ctx, t, found); err != nil {
 		return nil, err
 	}
@@ -176,12 +171,16 @@ func (p *Pruner) settleFor(ctx context.Context, l *policies) error {
 	return nil
 }
 
+// previewing is a preview that is being made. Each repository has one of its own first (target), so that
+// two can be looked at at once.
 type previewing struct {
 	p         *Pruner
 	o         PreviewOptions
 	policies  *policies
 	until     time.Time
 	out       *Preview
+	target    catalog.Repository   // of a repository's
+	applied   []Applied            // there
 	targets   []catalog.Repository // where manifests would be deleted
 	manifests [][]int64
 	notices   map[string]string    // by policy
@@ -190,21 +189,87 @@ type previewing struct {
 	uncounted bool                 // there was no time to count what policies with a cap would delete
 }
 
+// empty returns a preview of nothing, to which repositories are to be added.
+func (v *previewing) empty() *previewing {
+	return &previewing{
+		p: v.p, o: v.o, policies: v.policies, until: v.until,
+		out: &Preview{
+			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
+			Asks: []RunAsk{}, Policies: []PreviewPolicy{},
+		},
+		notices: make(map[string]string), told: make(map[string]bool),
+	}
+}
+
 // all goes through the repositories of the target.
 func (v *previewing) all(ctx context.Context, t Target, found owner) error {
-	if t.Scope() == RepositoryScope {
-		v.out.Complete = true
-		err := v.repository(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
-		if errors.Is(err, errTimeOver) {
-			v.out.Complete, err = false, nil
-		}
+	look := func(ctx context.Context, target catalog.Repository) (*previewing, error) {
+		one := v.empty()
+		one.target = target
+		return one, one.repository(ctx, target)
+	}
+	take := func(one *previewing, err error) error {
+		v.add(one)
 		return err
 	}
-	err := v.walk(ctx, found.namespace, v.repository)
+	var err error
+	if t.Scope() == RepositoryScope {
+		err = take(look(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository}))
+	} else {
+		err = lookInOrder(ctx, v.p, found.namespace, look, take)
+	}
 	if v.out.Complete = err == nil; errors.Is(err, errTimeOver) {
 		err = nil
 	}
 	return err
+}
+
+// add adds the preview of the repository that comes next.
+func (v *previewing) add(one *previewing) {
+	if !one.out.Now.IsZero() {
+		v.out.Now = one.out.Now
+	}
+	v.out.Repositories += one.out.Repositories
+	v.out.Tags += one.out.Tags
+	v.out.Deleted += one.out.Deleted
+	v.out.WouldDelete += one.out.WouldDelete
+	for code, n := range one.out.Reasons {
+		v.out.Reasons[code] += n
+	}
+	v.out.Per = upTo(maxPreviewed, v.out.Per, one.out.Per)
+	v.out.Going = upTo(v.o.Limit, v.out.Going, one.out.Going)
+	v.out.Staying = upTo(v.o.Limit, v.out.Staying, one.out.Staying)
+	v.out.Would = upTo(v.o.Limit, v.out.Would, one.out.Would)
+	v.tellPolicies(one.target, one.applied)
+	maps.Copy(v.notices, one.notices)
+	v.targets, v.manifests = append(v.targets, one.targets...), append(v.manifests, one.manifests...)
+	v.seen = append(v.seen, one.seen...)
+}
+
+// upTo appends to the list until it has n elements.
+func upTo[T any](n int, list, more []T) []T {
+	return append(list, more[:min(len(more), max(0, n-len(list)))]...)
+}
+
+// tellPolicies adds policies that apply in a repository to Preview.Policies.
+func (v *previewing) tellPolicies(t catalog.Repository, applied []Applied) {
+	for _, a := range applied {
+		if v.told[a.ID] {
+			continue
+		}
+		if len(v.out.Policies) == maxListedPolicies {
+			break
+		}
+		v.told[a.ID] = true
+		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}
+		if a.Problem == "" {
+			told.Policy = &a.Policy
+		}
+		if a.Scope == RepositoryScope {
+			told.Repository = t.Path
+		}
+		v.out.Policies = append(v.out.Policies, told)
+	}
 }
 
 // walk calls fn for all repositories of a namespace.
@@ -238,32 +303,10 @@ func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
 	return rules, saved
 }
 
-// rules is like judged. It also adds the policies of these rules to Preview.Policies, the list
-// of the policies that were applied.
-func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
-	rules, saved := v.judged(t)
-	for _, a := range rules.Policies {
-		if v.told[a.ID] {
-			continue
-		}
-		if len(v.out.Policies) == maxListedPolicies {
-			break
-		}
-		v.told[a.ID] = true
-		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}
-		if a.Problem == "" {
-			told.Policy = &a.Policy
-		}
-		if a.Scope == RepositoryScope {
-			told.Repository = t.Path
-		}
-		v.out.Policies = append(v.out.Policies, told)
-	}
-	return rules, saved
-}
-
+// repository judges a repository, and adds what would be deleted there to an empty preview.
 func (v *previewing) repository(ctx context.Context, target catalog.Repository) error {
-	rules, saved := v.rules(target)
+	rules, saved := v.judged(target)
+	v.applied = rules.Policies
 	if slices.ContainsFunc(saved, func(s Saved) bool { return s.keepsUntagged() }) {
 		v.seen = append(v.seen, target)
 	}
@@ -273,7 +316,9 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 	return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
 		r := v.reader(s, target, saved)
-		verdict, err := Evaluate(rules, r.repository(ctx))
+		repository := r.repository(ctx)
+		repository.stock = newStock(repository) // both verdicts add up the same manifests
+		verdict, err := Evaluate(rules, repository)
 		if err != nil {
 			return err
 		}
@@ -283,7 +328,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		var would *Verdict
 		if rules.undecided() {
 			rules.Would = true
-			if would, err = Evaluate(rules, r.repository(ctx)); err != nil {
+			if would, err = Evaluate(rules, repository); err != nil {
 				return err
 			}
 		}

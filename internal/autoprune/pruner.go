@@ -95,8 +95,8 @@ type Pruner struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
-	// previews limits the number of previews that run at once, since each uses a database
-	// connection.
+	// previews has the places in which previews and forecasts look at a repository, since each
+	// uses a database connection. Each preview has one place as long as it runs; see lookInOrder.
 	previews chan struct{}
 	judges   chan struct{} // the same for Judge
 
