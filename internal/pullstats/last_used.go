@@ -26,8 +26,12 @@ const (
 	// really have been used.
 	lastUsedSlack = lastUsedRefresh + 12*lastUsedEvery
 	// maxLastUsed bounds the number of tags and manifests whose last-used times are in
-	// memory.
+	// memory. Times that are stored make room for others (makeRoom), so only times that the
+	// database hasn't taken yet can fill it.
 	maxLastUsed = 100_000
+	// lastUsedHurry is after how many new names in memory the recorder writes without waiting
+	// for lastUsedEvery, so that memory doesn't fill while the database can be written.
+	lastUsedHurry = maxLastUsed / 8
 	// lastUsedBatch is how many last-used times one transaction writes.
 	lastUsedBatch = 1000
 )
@@ -54,8 +58,13 @@ type LastUsedRecorder struct {
 	clock func() time.Time // that of the statistics' database, as far as it is known
 	began time.Time        // when the last save that succeeded began, by the process's monotonic clock
 	names map[usedName]*lastUsed
-	// dropped is how many uses were dropped, since names had maxLastUsed entries, and
-	// recorded_since hasn't moved for them yet.
+	// added is how many entries names got since the last save began.
+	added int
+	// spare says that names may have entries that needn't be written now: some were written
+	// since makeRoom has last removed all of them.
+	spare bool
+	// dropped is how many uses were dropped, since names had maxLastUsed entries that were all
+	// to be written, and recorded_since hasn't moved for them yet.
 	dropped int
 	// uncounted is the time of the newest pull that isn't counted; zero once that time is
 	// stored in the statistics.
@@ -119,13 +128,48 @@ func (m *LastUsedRecorder) usedAt(k usedName, at time.Time) {
 	defer m.mu.Unlock()
 	known := m.names[k]
 	switch {
-	case known == nil && len(m.names) >= maxLastUsed:
+	case known == nil && len(m.names) >= maxLastUsed && !m.makeRoom():
 		m.dropped++
 	case known == nil:
 		m.names[k] = &lastUsed{at: at}
+		if m.added++; m.added == lastUsedHurry {
+			m.loop.Wake()
+		}
 	case at.After(known.at), known.at.Sub(at) > lastUsedRefresh && known.at.After(m.clock().Add(lastUsedRefresh)):
 		known.at = at
 	}
+}
+
+// makeRoom removes entries from names that needn't be written now, and returns whether it has
+// removed any. That loses nothing, since the stored time stands for the one in memory (see
+// lastUsedSlack). Its only effect is that the next use of the tag or manifest is written at once
+// instead of lastUsedRefresh after the last one.
+//
+// It begins with the entries of repositories that have more than an equal share of memory. So a
+// client that asks for very many names mostly removes those that it has asked for itself. The
+// caller holds mu.
+func (m *LastUsedRecorder) makeRoom() bool {
+	if !m.spare {
+		return false
+	}
+	now := m.clock()
+	entries := map[int64]int{}
+	for k := range m.names {
+		entries[k.repository]++
+	}
+	for _, share := range []int{len(m.names) / len(entries), 0} {
+		before := len(m.names)
+		for k, v := range m.names {
+			if entries[k.repository] > share && !v.due(now) {
+				delete(m.names, k)
+			}
+		}
+		if len(m.names) < before {
+			return true
+		}
+	}
+	m.spare = false
+	return false
 }
 
 // setClock makes the recorder go by the clock `now`, which the times of uses come from.
@@ -235,6 +279,7 @@ type owed struct {
 func (m *LastUsedRecorder) due() (list []owed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.added = 0
 	now := m.clock()
 	for k, v := range m.names {
 		switch {
@@ -265,7 +310,7 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 	defer m.mu.Unlock()
 	for _, o := range list {
 		if v := m.names[o.usedName]; v != nil {
-			v.saved = o.at
+			v.saved, m.spare = o.at, true
 		}
 	}
 	return nil

@@ -188,6 +188,10 @@
 //   - In the LastUsedRecorder: a time that is to be written holds back the process's report. A
 //     later use of a tag whose stored time is younger than lastUsedRefresh isn't written; Uses adds
 //     lastUsedSlack to the stored time, which is more.
+//     A time that is stored may be forgotten, so that memory has room for others: then the next use
+//     is written at once. So nobody's uses are lost because somebody else asks for very many tags.
+//     Only while the database can't be written may memory fill; then recorded_since moves, for all
+//     repositories, before the process reports.
 //   - As a HEAD that waits to be joined: the use itself is in the LastUsedRecorder.
 //
 // A process that is killed or hangs doesn't answer. Settle names it, and fails after some seconds,
