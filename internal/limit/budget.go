@@ -34,7 +34,8 @@ type BudgetOptions struct {
 //
 // A lease with an account (Lease.Account) counts for its client and for its account, and the
 // account may hold as much as one client may. Every byte counts once in the total. So an
-// account gets no more by using many addresses, and others' shares stay as they are.
+// account gets no more by using many addresses, and others' shares stay as they are. The robots
+// of one namespace count as one account.
 type Budget struct {
 	o BudgetOptions
 
@@ -147,7 +148,7 @@ func (b *Budget) tellWaiting() {
 type Lease struct {
 	b       *Budget
 	client  string
-	account string // "": none
+	account string // whose share it is, see Share; "": none
 	held    int64
 	// expected is how many bytes the request's body will have, -1 if unknown.
 	expected int64
@@ -162,11 +163,12 @@ func (b *Budget) Lease(client string) *Lease {
 	return &Lease{b: b, client: client, expected: -1}
 }
 
-// Account says that an account has sent the request: the lease's memory counts for the account
-// too. The account "" means none. Call it at most once, before the lease takes memory.
+// Account says that an account has sent the request: the lease's memory counts for the account's
+// share too (see Share). The account "" means none. Call it at most once, before the lease takes
+// memory.
 func (l *Lease) Account(name string) {
 	if l != nil {
-		l.account = name
+		l.account = Share(name)
 	}
 }
 

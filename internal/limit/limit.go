@@ -5,9 +5,10 @@
 // can take what others need. A client is identified by its address. All hosts behind a NAT
 // count as one client, so the limits per client are large. If a request comes through a
 // trusted proxy (Proxies), the client is the one that the proxy names, in a header of the
-// request or at the beginning of the connection. Memory is counted per account as well, since
-// an account may use many addresses. The package remembers nothing about a client that uses no
-// resource any more.
+// request or at the beginning of the connection. Memory and concurrent requests are counted per
+// account as well, since an account may use many addresses; the robots of one namespace count as
+// one account (Share). The package remembers nothing about a client that uses no resource any
+// more.
 package limit
 
 import (

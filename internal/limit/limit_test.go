@@ -293,3 +293,42 @@ func TestListenerLimits(t *testing.T) {
 	l.Close() //nolint:errcheck
 	<-accepted
 }
+
+// Robots of one namespace take memory from different addresses. The test expects that they get
+// together what one account gets, and that robots of another namespace and a person whose name
+// begins like theirs get their own shares.
+func TestBudgetOfRobots(t *testing.T) {
+	t.Parallel()
+	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})
+	lease := func(client, account string) *limit.Lease {
+		l := b.Lease(client)
+		l.Account(account)
+		return l
+	}
+	one, two, three := lease("a", "acme+ci"), lease("b", "acme+cd"), lease("c", "acme+scan")
+	if err := errors.Join(take(t, one, 300), take(t, two, 200)); err != nil {
+		t.Fatal(err)
+	}
+	full, ok := errors.AsType[*limit.FullError](take(t, three, 1))
+	if !ok || !full.Client || three.TryStream(1) {
+		t.Errorf("beyond the robots' share: %v", full)
+	}
+	if err := errors.Join(take(t, lease("c", "acme"), 200), take(t, lease("d", "acmeplus+ci"), 100)); err != nil {
+		t.Errorf("others: %v", err)
+	}
+	one.Close()
+	two.Close()
+	if err := take(t, three, 1); err != nil {
+		t.Errorf("after all was given back: %v", err)
+	}
+}
+
+// TestShareOwner checks the words for the owners of shares.
+func TestShareOwner(t *testing.T) {
+	t.Parallel()
+	for account, want := range map[string]string{"ann": "the account ann", "acme+ci": "the robots of acme"} {
+		if got := limit.ShareOwner(limit.Share(account)); got != want {
+			t.Errorf("%s: %q, want %q", account, got, want)
+		}
+	}
+}

@@ -32,6 +32,15 @@ func Share(account string) string {
 	return account
 }
 
+// ShareOwner returns who has a share that Share names, for messages: "the account NAME" or "the robots
+// of NAMESPACE".
+func ShareOwner(share string) string {
+	if namespace, robots := strings.CutSuffix(share, "+"); robots {
+		return "the robots of " + namespace
+	}
+	return "the account " + share
+}
+
 // WithCaller returns a context for Queue.Enter that says who calls. Calls without it are the
 // process's own: they come first and have no share.
 func WithCaller(ctx context.Context, c Caller) context.Context {

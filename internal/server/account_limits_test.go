@@ -3,6 +3,8 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -157,4 +159,55 @@ func TestMemoryOfAnAccount(t *testing.T) {
 	}
 	bob := r.With(from("bob", "198.51.100.2"))
 	bob.Put(t, "acme/app", "v1", bob.Simple(t, "acme/app", 1, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
+}
+
+// TestRobotsOfANamespaceShare: robots of a namespace have, all together, as many unfinished requests
+// and as much memory as one account may have, each from another address. The registry must refuse a
+// further robot's requests until one of them ends, and must still answer a robot of another namespace.
+func TestRobotsOfANamespaceShare(t *testing.T) {
+	t.Parallel()
+	r, reg := limitedAccounts(t, func(l *server.Limits) {
+		l.ClientRequests, l.Memory = 2, limit.BudgetOptions{Total: 4 << 20}
+	})
+	ann := r.With(servertest.As("ann"))
+	ann.Push(t, "acme/app", "x")
+	ann.Push(t, "other/app", "x")
+	number := 0
+	at := func(headers []string) []string { // each request comes from another address
+		number++
+		return append(slices.Clone(headers), "X-Forwarded-For", "198.51.100."+strconv.Itoa(number))
+	}
+	a, b, c := r.AddRobot(t, "acme", "a", auth.Writer), r.AddRobot(t, "acme", "b", auth.Writer), r.AddRobot(t, "acme", "c", auth.Writer)
+	other := r.AddRobot(t, "other", "a", auth.Writer)
+	used := func() float64 { return metric(t, reg, "purser_body_memory_bytes", "") }
+	put := func(robot []string, size, sent int) net.Conn {
+		t.Helper()
+		return r.unfinished(t, "PUT /v2/acme/app/manifests/x",
+			lines(at(robot))+"Content-Length: "+strconv.Itoa(size)+"\r\n\r\n"+strings.Repeat("x", sent))
+	}
+	one := put(a, 500_000, 400_000)
+	eventually(t, "the first manifest is in memory", func() bool { return used() == 2*500_000 })
+
+	second := answerOn(t, put(b, 500_000, 400_000))
+	if second.StatusCode != 503 || second.Header.Get("Retry-After") == "" {
+		t.Errorf("beyond the robots' share of memory: %s, %v", second.Status, second.Header)
+	}
+	if n := metric(t, reg, "purser_limit_refused_total", limit.AccountBodyMemory); n != 1 {
+		t.Errorf("%v were counted", n)
+	}
+
+	put(b, 10, 0)
+	eventually(t, "both are in memory", func() bool { return used() == 2*500_000+2*10 })
+	refused := r.Do(t, "GET", "/v2/", "", at(c)...).Want(t, 503, oci.Unavailable, "Retry-After", "*")
+	if !strings.Contains(string(refused.Content), "the robots of acme") {
+		t.Errorf("the answer is %s", refused.Content)
+	}
+	r.Do(t, "GET", "/v2/", "", at(other)...).Want(t, 200, "")
+	r.Do(t, "GET", "/v2/", "", at(servertest.As("ann"))...).Want(t, 200, "")
+	one.Close() //nolint:errcheck
+	eventually(t, "one has ended", func() bool { return used() == 2*10 })
+	r.Do(t, "GET", "/v2/", "", at(c)...).Want(t, 200, "")
+	if n := metric(t, reg, "purser_limit_refused_total", limit.AccountRequests); n != 1 {
+		t.Errorf("%v were counted", n)
+	}
 }

@@ -15,7 +15,7 @@ import (
 
 // Limits bound the resources that clients may use. For each limit, 0 means that there is no
 // limit. An account may use as much memory and have as many requests as one client, from
-// whatever addresses.
+// whatever addresses, and so may all robots of a namespace together (see limit.Share).
 type Limits struct {
 	Memory limit.BudgetOptions // for bodies in memory; its Metrics are replaced by those below
 	// Requests limits how many requests are handled at the same time, and ClientRequests how
@@ -64,9 +64,10 @@ func (s *Server) admit(client string) error {
 	return nil
 }
 
-// admitAccount does for the account that is logged in what admit does for the client. It does
-// nothing if nobody is logged in. If there is no error, the caller must call `done` when the
-// request is answered.
+// admitAccount does for the account that is logged in what admit does for the client. Concurrent
+// requests and memory are what all clients share, so the robots of a namespace count as one account
+// there; the rate is that of each account. It does nothing if nobody is logged in. If there is no
+// error, the caller must call `done` when the request is answered.
 func (s *Server) admitAccount(o *Observation) (done func(), err error) {
 	account := o.Account()
 	if account == "" {
@@ -76,12 +77,13 @@ func (s *Server) admitAccount(o *Observation) (done func(), err error) {
 		s.opt.Limits.Metrics.Refused(limit.AccountRate)
 		return nil, tooFast("the account "+account, wait)
 	}
-	if s.accounts.Add(account) != limit.NotFull {
+	share := o.Share()
+	if s.accounts.Add(share) != limit.NotFull {
 		s.opt.Limits.Metrics.Refused(limit.AccountRequests)
-		return nil, oci.Errorf(oci.Unavailable, "there are too many requests of the account %s: try again in a moment", account)
+		return nil, oci.Errorf(oci.Unavailable, "there are too many requests of %s: try again in a moment", limit.ShareOwner(share))
 	}
 	o.Lease.Account(account)
-	return func() { s.accounts.Done(account) }, nil
+	return func() { s.accounts.Done(share) }, nil
 }
 
 // tooFast is the error for a client or account that may send its next request after `wait`.

@@ -108,7 +108,8 @@ type Server struct {
 	// budget is the memory for the bodies and answers of all requests. requests counts the
 	// requests that are being answered, in total and for each client; admit compares these
 	// numbers with the limits. accounts counts the same requests for each account that is
-	// logged in; admitAccount compares these numbers with the limit per client.
+	// logged in, and for the robots of each namespace; admitAccount compares these numbers with
+	// the limit per client.
 	budget    *limit.Budget
 	requests  *limit.Counter
 	accounts  *limit.Counter

@@ -79,6 +79,18 @@ func (r *Registry) Grant(t testing.TB, resource, account string, role auth.Role)
 	}
 }
 
+// AddRobot creates a robot of a namespace that exists, which has the role in the whole namespace. It
+// returns the headers with which the robot sends a request.
+func (r *Registry) AddRobot(t testing.TB, namespace, short string, role auth.Role) []string {
+	t.Helper()
+	a, secret, err := r.Auth.CreateRobot(t.Context(), namespace, short, "", auth.Limits{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Grant(t, namespace, a.Name, role)
+	return Basic(a.Name, secret)
+}
+
 // With returns the same registry, to which requests without an Authorization header are sent
 // with these headers.
 func (r *Registry) With(headers []string) *Registry {
