@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,9 +66,10 @@ type StartOptions struct {
 	// Client and Account are who starts the uploads. Their open uploads are counted together
 	// with those of the same client, and of the same account. "": not counted.
 	Client, Account string
-	// MostOfClient limits the open uploads of a client, MostOfAccount those of an account, and
-	// Most those of all. 0: no limit.
-	MostOfClient, MostOfAccount, Most int
+	// MostOfClient limits the open uploads of a client, MostOfAccount those of an account,
+	// MostOfRobots those of all robots of a namespace (see limit.Share), and Most those of all.
+	// 0: no limit.
+	MostOfClient, MostOfAccount, MostOfRobots, Most int
 	// Drop has ids of unused uploads, which StartUploads deletes first (see DropUploads).
 	Drop []uuid.UUID
 }
@@ -85,11 +87,11 @@ type StartOptions struct {
 // up a limit, StartUploads starts no more than a 32nd of the uploads that the limits still
 // allow, but at least one.
 //
-// The limits of clients and accounts hold exactly. A transaction locks the client and then the
-// account, by advisory locks, before it counts rows, and keeps the locks until its own rows are
-// committed. So all that insert rows of the same client or account see each other's, and the
-// order of the locks prevents deadlocks. The limit of all may be exceeded by uploads that are
-// started at the same time.
+// The limits of clients, accounts and robots hold exactly. A transaction locks the client and then
+// the account, or all robots of its namespace, by advisory locks, before it counts rows, and keeps
+// the locks until its own rows are committed. So all that insert rows of the same client, account or
+// robots see each other's, and the order of the locks prevents deadlocks. The limit of all may be
+// exceeded by uploads that are started at the same time.
 func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, error) {
 	list := make([]Upload, o.N)
 	ids, keys := make([]uuid.UUID, o.N), make([]string, o.N)
@@ -104,17 +106,24 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 	if o.MostOfClient > 0 && o.Client != "" { // 1886745445 and 1886745446 are key spaces of advisory locks
 		b.exec("SELECT pg_advisory_xact_lock(1886745445, hashtext($1))", o.Client)
 	}
-	if o.MostOfAccount > 0 && o.Account != "" {
-		b.exec("SELECT pg_advisory_xact_lock(1886745446, hashtext($1))", o.Account)
+	share := limit.Share(o.Account)
+	robots, afterRobots := "", "" // their names are in this range
+	if share != o.Account && o.MostOfRobots > 0 {
+		robots, afterRobots = share, strings.TrimSuffix(share, "+")+","
 	}
-	var made, ofClient, ofAccount, ofAll int
-	b.row([]any{&made, &ofClient, &ofAccount, &ofAll}, `
+	if (o.MostOfAccount > 0 || robots != "") && o.Account != "" {
+		b.exec("SELECT pg_advisory_xact_lock(1886745446, hashtext($1))", share)
+	}
+	var made, ofClient, ofAccount, ofRobots, ofAll int
+	b.row([]any{&made, &ofClient, &ofAccount, &ofRobots, &ofAll}, `
 		WITH present AS MATERIALIZED (
 			SELECT (SELECT count(*) FROM (SELECT FROM uploads WHERE client = @client AND status = 1 LIMIT @most_of_client) c) AS of_client,
 				(SELECT count(*) FROM (SELECT FROM uploads WHERE account = @account AND status = 1 LIMIT @most_of_account) a) AS of_account,
+				(SELECT count(*) FROM (
+					SELECT FROM uploads WHERE account > @robots AND account < @after_robots AND status = 1 LIMIT @most_of_robots) r) AS of_robots,
 				(SELECT count(*) FROM (SELECT FROM uploads LIMIT @most) u) AS of_all
 		), room AS MATERIALIZED (
-			SELECT LEAST(@most_of_client - of_client, @most_of_account - of_account, @most - of_all) AS n FROM present
+			SELECT LEAST(@most_of_client - of_client, @most_of_account - of_account, @most_of_robots - of_robots, @most - of_all) AS n FROM present
 		), made AS (
 			INSERT INTO uploads (id, repository, storage_key, algorithm, numbers, client, account)
 			SELECT u.id, '', u.storage_key, 'sha256', 1, @client, @account
@@ -122,9 +131,11 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 			WHERE room.n > 0 AND (i = 1 OR i <= room.n / 32)
 			RETURNING id
 		)
-		SELECT (SELECT count(*) FROM made), of_client, of_account, of_all FROM present`, db.Args{
+		SELECT (SELECT count(*) FROM made), of_client, of_account, of_robots, of_all FROM present`, db.Args{
 		"ids": ids, "keys": keys, "client": nameOrNull(o.Client), "account": nameOrNull(o.Account),
-		"most_of_client": limitOf(o.MostOfClient), "most_of_account": limitOf(o.MostOfAccount), "most": limitOf(o.Most)})
+		"robots": nameOrNull(robots), "after_robots": nameOrNull(afterRobots),
+		"most_of_client": limitOf(o.MostOfClient), "most_of_account": limitOf(o.MostOfAccount),
+		"most_of_robots": limitOf(o.MostOfRobots), "most": limitOf(o.Most)})
 	if err := b.send(ctx, c.db.Pool); err != nil {
 		return nil, fmt.Errorf("starting uploads: %w", err)
 	}
@@ -135,6 +146,8 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 		return nil, &UploadLimitError{limit.ClientUploads}
 	case ofAccount >= o.MostOfAccount && o.MostOfAccount > 0:
 		return nil, &UploadLimitError{limit.AccountUploads}
+	case robots != "" && ofRobots >= o.MostOfRobots:
+		return nil, &UploadLimitError{limit.RobotUploads}
 	}
 	return nil, &UploadLimitError{limit.Uploads}
 }
@@ -149,7 +162,7 @@ func nameOrNull(name string) *string {
 
 // UploadLimitError says that no upload was started, because a limit on open uploads is reached.
 type UploadLimitError struct {
-	Limit string // limit.ClientUploads, limit.AccountUploads or limit.Uploads
+	Limit string // limit.ClientUploads, limit.AccountUploads, limit.RobotUploads or limit.Uploads
 }
 
 func (e *UploadLimitError) Error() string {

@@ -19,6 +19,7 @@ const (
 	Uploads           = "uploads"
 	ClientUploads     = "client_uploads"
 	AccountUploads    = "account_uploads"
+	RobotUploads      = "robot_uploads"
 	BodyMemory        = "body_memory"
 	ClientBodyMemory  = "client_body_memory"
 	AccountBodyMemory = "account_body_memory"
@@ -63,7 +64,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	for _, name := range []string{
 		Connections, ClientConnections, Requests, ClientRequests, AccountRequests, ClientRate, AccountRate,
-		Uploads, ClientUploads, AccountUploads, BodyMemory, ClientBodyMemory, AccountBodyMemory, BodyRate, AnswerIdle,
+		Uploads, ClientUploads, AccountUploads, RobotUploads, BodyMemory, ClientBodyMemory, AccountBodyMemory, BodyRate, AnswerIdle,
 		ShedConnections, ShedClientConnections,
 	} {
 		m.refused.WithLabelValues(name)

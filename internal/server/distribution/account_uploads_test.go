@@ -1,7 +1,9 @@
 package distribution_test
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,5 +78,53 @@ func TestAnAccountLeavesRoomForOthers(t *testing.T) {
 	a := bob.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
 	if !strings.Contains(string(a.Content), "uploads from your address") && !strings.Contains(string(a.Content), "account bob") {
 		t.Errorf("the answer is %s", a.Content)
+	}
+}
+
+// TestOpenUploadsOfRobots: three robots of a namespace have, all together, as many open uploads as
+// one client may have, from several addresses. The registry must refuse to start another one for a
+// robot of the namespace, through any process, until one of them is cancelled. A robot of another
+// namespace may start uploads.
+func TestOpenUploadsOfRobots(t *testing.T) {
+	t.Parallel()
+	for _, ofAccount := range []int{0, 3} { // without a limit of accounts, and with one that isn't reached
+		closed := func(o *servertest.Options) {
+			o.Access = &auth.Options{}
+			o.Distribution.ClientUploads, o.Distribution.AccountUploads = 4, ofAccount
+			o.Server.Limits.Metrics = limit.NewMetrics(o.Server.Metrics)
+			o.Server.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
+		}
+		r := setup(t, closed)
+		r.AddAccount(t, "ann", true)
+		ann := r.With(servertest.As("ann"))
+		ann.Push(t, "acme/app", "x")
+		ann.Push(t, "acmeplus/app", "x")
+		number := 0
+		as := func(r *registry, headers []string) *servertest.Registry {
+			number++
+			return r.With(append(slices.Clone(headers), "X-Forwarded-For", fmt.Sprint("198.51.100.", number)))
+		}
+		robots := [][]string{r.AddRobot(t, "acme", "a", auth.Writer), r.AddRobot(t, "acme", "b", auth.Writer), r.AddRobot(t, "acme", "c", auth.Writer)}
+		other := r.AddRobot(t, "acmeplus", "a", auth.Writer)
+		two := replica(t, r.DSN, r.Dir, closed)
+		var last string
+		for i := range 4 {
+			last = as([]*registry{r, two}[i%2], robots[i%3]).StartUpload(t, "acme/app", "")
+		}
+		refused := func() {
+			t.Helper()
+			for i, process := range []*registry{r, two} {
+				a := as(process, robots[i+1]).Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+				if !strings.Contains(string(a.Content), "4 uploads of the robots of acme") {
+					t.Errorf("the answer is %s", a.Content)
+				}
+			}
+		}
+		refused()
+		as(r, other).StartUpload(t, "acmeplus/app", "")
+		as(r, servertest.As("ann")).StartUpload(t, "acme/app", "")
+		as(two, robots[2]).Do(t, "DELETE", last, "").Want(t, 204, "")
+		as(r, robots[1]).StartUpload(t, "acme/app", "")
+		refused()
 	}
 }

@@ -51,9 +51,9 @@ type Options struct {
 	// it after that. Default 24 h.
 	UploadMaxAge time.Duration
 	// Uploads limits how many uploads may be open at once at all processes on the database
-	// together. ClientUploads limits how many of them one client may have, and AccountUploads
-	// how many one account may have. An upload is open from its start until it is finished or
-	// cancelled. 0: no limit.
+	// together. ClientUploads limits how many of them one client may have, and all robots of a
+	// namespace together; AccountUploads limits how many one account may have. An upload is open
+	// from its start until it is finished or cancelled. 0: no limit.
 	Uploads, ClientUploads, AccountUploads int
 	LimitMetrics                           *limit.Metrics // counts refusals. Nil: none
 	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.

@@ -79,7 +79,8 @@ type pool struct {
 	making chan struct{}
 }
 
-// uploadLimits are the limits on open uploads of all processes.
+// uploadLimits are the limits on open uploads of all processes. All robots of a namespace together
+// may have as many as one client.
 type uploadLimits struct {
 	all, client, account int // 0: no limit
 	metrics              *limit.Metrics
@@ -104,11 +105,12 @@ func newUploads(o Options) *uploads {
 // makes new uploads and returns one of them. Error: TOOMANYREQUESTS or UNAVAILABLE if a limit
 // on open uploads is reached.
 func (m *uploads) start(ctx context.Context, by uploader) (catalog.Upload, error) {
+	robot := limit.Share(by.account) != by.account
+	if m.limits.account <= 0 && (!robot || m.limits.client <= 0) {
+		by.account = ""
+	}
 	if m.limits.client <= 0 {
 		by.client = ""
-	}
-	if m.limits.account <= 0 {
-		by.account = ""
 	}
 	p, u, ok := m.take(by)
 	if ok {
@@ -137,7 +139,7 @@ func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload,
 	interruptions := m.catalog.Interruptions()
 	list, err := m.catalog.StartUploads(ctx, catalog.StartOptions{
 		N: n, Client: by.client, Account: by.account, Drop: expired,
-		MostOfClient: m.limits.client, MostOfAccount: m.limits.account, Most: m.limits.all,
+		MostOfClient: m.limits.client, MostOfAccount: m.limits.account, MostOfRobots: m.limits.client, Most: m.limits.all,
 	})
 	if full, ok := errors.AsType[*catalog.UploadLimitError](err); ok {
 		return catalog.Upload{}, m.limits.refuse(full.Limit, by)
@@ -166,6 +168,9 @@ func (l uploadLimits) refuse(full string, by uploader) error {
 	case limit.AccountUploads:
 		return oci.Errorf(oci.TooManyRequests,
 			"%d uploads of the account %s are unfinished: finish or cancel some, or wait until they expire", l.account, by.account)
+	case limit.RobotUploads:
+		return oci.Errorf(oci.TooManyRequests,
+			"%d uploads of %s are unfinished: finish or cancel some, or wait until they expire", l.client, limit.ShareOwner(limit.Share(by.account)))
 	}
 	return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
 }
