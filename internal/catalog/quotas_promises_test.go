@@ -122,7 +122,7 @@ func TestRoomForKnownBlob(t *testing.T) {
 	if err != nil || c.Room != 10 {
 		t.Errorf("an upload of unknown length: %+v, %v; want room for the blob", c, err)
 	}
-	if _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 11, Ahead: 100, Digest: d}); oci.CodeOf(err) != oci.Denied {
+	if _, _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 11, Ahead: 100, Digest: d}); oci.CodeOf(err) != oci.Denied {
 		t.Errorf("more than the blob: %v", err)
 	}
 	if _, c, err := claim(10, 0); oci.CodeOf(err) != oci.Denied {
@@ -133,6 +133,77 @@ func TestRoomForKnownBlob(t *testing.T) {
 	}
 	if _, c, err := claim(10, 0); err != nil || c.Room != 10 {
 		t.Errorf("one after the other: %+v, %v", c, err)
+	}
+}
+
+// TestRoomForKnownBlobBesideUploadAtRest: a namespace has more than its lowered quota with an upload
+// that no request continues. Such an upload must not keep others from pushing a blob that the namespace
+// has; a request that does the same now must.
+func TestRoomForKnownBlobBesideUploadAtRest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	b.Push(t, "acme/app", "0123456789")
+	d := oci.Compute(oci.SHA256, []byte("0123456789"))
+	b.limit(t, "acme", catalog.Usage{Bytes: 20})
+	rests, err := b.promised(t, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rests.Size, rests.Tail = 10, []byte("unfinished")
+	if rests, err = b.SaveUpload(ctx, rests); err != nil {
+		t.Fatal(err)
+	}
+	q, _, err := b.Quota(ctx, "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ChangeQuota(ctx, "acme", q.ID, catalog.NewQuota{Bytes: new(int64(10))}); err != nil {
+		t.Fatal(err)
+	}
+	claim := func() (catalog.Upload, catalog.UploadClaim, error) {
+		t.Helper()
+		u := b.begun(t, "acme/app")
+		c, err := b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{Bytes: 10, Digest: d})
+		u.Attempt = c.Attempt
+		return u, c, err
+	}
+	u, c, err := claim()
+	if err != nil || c.Room != 10 || !c.Beyond {
+		t.Fatalf("beside an upload that rests: %+v, %v", c, err)
+	}
+	if _, c, err := claim(); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("beside a request that runs: %+v, %v", c, err)
+	}
+	// The first request fails.
+	if err := b.AbandonUpload(ctx, u); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1 AND of_upload AND again_at > now()", u.StorageKey); n != 1 {
+		t.Error("the objects of the upload that was ended have no owner")
+	}
+	if _, err := b.SaveUpload(ctx, u); oci.CodeOf(err) != oci.BlobUploadInvalid {
+		t.Errorf("the upload goes on: %v", err)
+	}
+	if u, c, err = claim(); err != nil || !c.Beyond {
+		t.Errorf("after a request that failed: %+v, %v", c, err)
+	}
+	// A request that doesn't name the blob must not get the room of the one that did.
+	if c, err := b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{Bytes: 10}); oci.CodeOf(err) != oci.Denied {
+		t.Errorf("a request without a digest takes over: %+v, %v", c, err)
+	}
+	// Another request takes over the upload, so the first one must not end it.
+	if c, err = b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{Bytes: 10, Digest: d}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AbandonUpload(ctx, u); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM uploads WHERE id = $1 AND attempt = $2", u.ID, c.Attempt); n != 1 {
+		t.Error("a request that has lost its upload has ended it")
+	}
+	if _, err := b.ClaimUpload(ctx, rests, 1, catalog.UploadNeed{Bytes: 10}); err != nil {
+		t.Errorf("the upload that rests can't be continued with what it has: %v", err)
 	}
 }
 
@@ -186,7 +257,7 @@ func TestPromiseIsRenewedOrTakenBack(t *testing.T) {
 	if p := <-state; p != catalog.PromiseOver {
 		t.Errorf("the promise is %v, want that it is over", p)
 	}
-	if _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 90}); oci.CodeOf(err) != oci.Denied {
+	if _, _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 90}); oci.CodeOf(err) != oci.Denied {
 		t.Errorf("its request asks again: %v", err)
 	}
 }

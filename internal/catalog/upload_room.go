@@ -17,6 +17,10 @@ import (
 //
 // The room is promised to a request, which renews the promise while it runs (RenewUpload). When its
 // process dies, the promise is over after PromiseAge, and only what was acknowledged counts.
+//
+// A request that fails gives back what it hasn't stored (ReleaseUpload). But if it has got room beyond
+// the limit, for a blob that the namespace has, it ends its upload (AbandonUpload): what such uploads
+// leave would add up, or keep others from pushing blobs that the namespace has.
 
 const (
 	// PromiseAge is how long a request has the room that it was promised without renewing it.
@@ -41,16 +45,24 @@ type UploadClaim struct {
 	Room int64
 	// Promised says that room was promised to the request, which has to renew the promise.
 	Promised bool
+	// Beyond says that the room is beyond the limit: if the request fails, it must call
+	// AbandonUpload.
+	Beyond bool
 }
 
 // reserved is the answer of purser_quota_reserve, nil if nothing limits the upload.
 type reserved struct{ n *int64 }
 
-func (r *reserved) bytes() int64 {
-	if r.n == nil || *r.n >= 1<<62 {
-		return math.MaxInt64
+// room returns how many bytes the upload may have, math.MaxInt64 if nothing limits it now, and
+// whether that is beyond the limit.
+func (r *reserved) room() (n int64, beyond bool) {
+	switch {
+	case r.n == nil || *r.n >= 1<<62:
+		return math.MaxInt64, false
+	case *r.n < 0:
+		return -*r.n, true
 	}
-	return *r.n
+	return *r.n, false
 }
 
 // reserve adds a statement that reserves room for an upload whose row has the given attempt. It adds
@@ -70,22 +82,23 @@ func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed, ag
 	return r
 }
 
-// ReserveUpload reserves more room for the request that has claimed the upload, and returns how
-// many bytes the upload may have. Errors: the same as ClaimUpload's.
-func (c *Catalog) ReserveUpload(ctx context.Context, u Upload, need UploadNeed) (room int64, err error) {
+// ReserveUpload reserves more room for the request that has claimed the upload. It returns how many
+// bytes the upload may have, and whether that is beyond the limit, as in UploadClaim. Errors: the same
+// as ClaimUpload's.
+func (c *Catalog) ReserveUpload(ctx context.Context, u Upload, need UploadNeed) (room int64, beyond bool, err error) {
 	b := new(batch)
 	r := c.reserve(b, u, u.Attempt, need, new(PromiseAge))
-	if b.Len() == 0 {
-		return r.bytes(), nil
+	if b.Len() > 0 {
+		err = b.send(ctx, c.db.Pool)
 	}
-	err = b.send(ctx, c.db.Pool)
-	if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
-		return 0, refused
+	if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
+		return 0, false, refused
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reserving room for upload %s: %w", u.ID, err)
+		return 0, false, fmt.Errorf("reserving room for upload %s: %w", u.ID, err)
 	}
-	return r.bytes(), nil
+	room, beyond = r.room()
+	return room, beyond, nil
 }
 
 // Promise is what has become of the room that a request was promised.
@@ -130,6 +143,22 @@ func (c *Catalog) ReleaseUpload(ctx context.Context, u Upload) error {
 		u.ID, u.Attempt, u.Size)
 	if err != nil {
 		return fmt.Errorf("giving back the room of upload %s: %w", u.ID, err)
+	}
+	return nil
+}
+
+// AbandonUpload ends the upload of a request that has got room beyond the limit (UploadClaim.Beyond)
+// and fails. Its objects are recorded for deletion. AbandonUpload does nothing if the upload is finished
+// or another request has it.
+func (c *Catalog) AbandonUpload(ctx context.Context, u Upload) error {
+	_, err := c.db.Pool.Exec(ctx, `
+		WITH u AS (
+			DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key, GREATEST(size, $3) AS size
+		)
+		INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
+		SELECT storage_key, true, size, now() + $4::interval FROM u`, u.ID, u.Attempt, u.Size, c.late())
+	if err != nil {
+		return fmt.Errorf("ending upload %s, for which the quota has no room: %w", u.ID, err)
 	}
 	return nil
 }

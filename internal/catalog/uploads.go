@@ -214,12 +214,13 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 // and the lowest reserved number, `next`; the others follow it without gaps. Error:
 // BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
 // since u was read; DENIED with status 409 if the namespace's quota has no room for what the
-// request needs.
+// request needs. What was promised to a request that runs doesn't pass to the caller: it may be room
+// for a blob that the caller doesn't name.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadNeed) (claim UploadClaim, err error) {
 	b := new(batch)
 	b.row([]any{&claim.Attempt, &claim.Next}, `
 		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now(),
-			expected = CASE WHEN promised_until < now() THEN size ELSE expected END, promised_until = NULL
+			expected = CASE WHEN promised_until IS NOT NULL THEN size ELSE expected END, promised_until = NULL
 		WHERE id = $1 AND attempt = $2 AND status = 1
 		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n)
 	room := c.reserve(b, u, u.Attempt+1, need, new(PromiseAge))
@@ -228,12 +229,13 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadN
 		return claim, UploadMoved()
 	}
 	if err != nil {
-		if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
+		if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
 			return claim, refused
 		}
 		return claim, fmt.Errorf("claiming upload %s: %w", u.ID, err)
 	}
-	claim.Room, claim.Promised = room.bytes(), room.n != nil
+	claim.Promised = room.n != nil
+	claim.Room, claim.Beyond = room.room()
 	return claim, nil
 }
 
@@ -285,7 +287,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	case isNoRows(err):
 		return u, UploadMoved()
 	case err != nil:
-		if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
+		if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
 			return u, refused
 		}
 		return u, fmt.Errorf("saving upload %s: %w", u.ID, err)

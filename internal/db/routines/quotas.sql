@@ -212,13 +212,18 @@ $$;
 -- purser_quota_reserve promises an upload room for `needed` bytes in all, and for up to `ahead`
 -- more: a quarter of what is left then, at least 64 KiB if there are so many. It returns how many
 -- bytes the upload may have: 2^62 if the quota limits nothing now, NULL if there is no quota or
--- nothing was promised. It raises the error PQ001 if what the
--- namespace uses, what its other unfinished uploads take or were promised, and what is needed exceed
--- the hard limit on bytes. It never refuses bytes that it has promised to the upload before.
+-- nothing was promised, and minus the number if it is beyond the limit. It raises the error PQ001 if
+-- what the namespace uses, what its other unfinished uploads take or were promised, and what is needed
+-- exceed the hard limit on bytes. It never refuses bytes that it has promised to the same request
+-- before, or that earlier requests have left.
 --
--- Nor is a blob refused that the namespace has, while it is the only one in need of that: its bytes
--- count already, and so the namespace has no more than one blob beyond the limit for a moment. Whoever
--- names the digest of such a blob may send as many bytes as it has.
+-- Nor is a blob refused that the namespace has: its bytes count already. Whoever names the digest of
+-- such a blob may send as many bytes as it has, beyond the limit if need be. One request at a time may
+-- do so: no other request of the namespace may be running that was promised room, unless all
+-- unfinished uploads fit below the limit. When such a request fails, it ends its upload
+-- (Catalog.AbandonUpload), so the namespace has no more than one blob beyond the limit, and only for a
+-- moment. What uploads without a request take doesn't matter: it would be in the way of others until
+-- the uploads expire.
 --
 -- Promises of one namespace are made one after another: from the advisory lock on, a transaction
 -- sees all that were committed. It has locked the upload's row before and waits for nothing else
@@ -278,9 +283,12 @@ BEGIN
         SELECT b.size INTO known FROM blobs b
         WHERE b.digest = purser_quota_reserve.digest
             AND EXISTS (SELECT FROM repository_blobs l WHERE l.blob_digest = b.digest AND l.top_level_namespace_id = id_of);
-        IF needed <= known AND others <= GREATEST(most - used, 0) THEN
+        IF needed <= known AND (others <= most - used OR NOT EXISTS (
+            SELECT FROM uploads u
+            WHERE u.namespace_id = id_of AND u.id <> upload AND u.expected > 0 AND u.promised_until IS NOT NULL))
+        THEN
             UPDATE uploads u SET expected = known, promised_until = now() + lease, namespace_id = id_of WHERE u.id = upload;
-            RETURN known;
+            RETURN -known;
         END IF;
         RAISE EXCEPTION 'the quota of the namespace is exceeded: bytes'
             USING ERRCODE = 'PQ001',

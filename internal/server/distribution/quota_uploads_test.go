@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // patch appends content to an upload, and says its length only if told to.
@@ -59,6 +60,60 @@ func TestUnfinishedUploadsCount(t *testing.T) {
 			r.Push(t, "other/app", pattern(6, size))
 			r.Push(t, "acme/web", pattern(1, size)) // the namespace has it
 		}
+	}
+}
+
+// TestFailedPushesOfAKnownBlob: pushes of a large blob that a full namespace has fail, since their
+// content is another or their clients go away. They must leave nothing that counts, so that the next
+// push of such a blob succeeds.
+func TestFailedPushesOfAKnownBlob(t *testing.T) {
+	t.Parallel()
+	const size = 400_000
+	content := pattern(1, size)
+	d := digest(content)
+	for _, length := range []bool{true, false} {
+		r := setup(t)
+		r.Push(t, "acme/app", content)
+		r.limited(t, catalog.Usage{Bytes: size})
+		push := func(after string) {
+			t.Helper()
+			eventually(t, "the failed request to end", func() bool { return r.counted(t) == size })
+			a := r.Do(t, "POST", "/v2/acme/web/blobs/uploads/?digest="+d.String(), content)
+			if a.StatusCode != 201 {
+				t.Errorf("length said: %v, after %s: %d %s", length, after, a.StatusCode, a.Content)
+			}
+			if list := r.orphans(t); len(list) > 0 {
+				t.Errorf("after %s: nobody owns %v", after, list)
+			}
+		}
+		put := func(at, content string) answer {
+			t.Helper()
+			var body io.Reader = strings.NewReader(content)
+			if !length {
+				body = io.MultiReader(body)
+			}
+			a, err := r.Try(t.Context(), "PUT", at+"?digest="+d.String(), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+
+		at := r.StartUpload(t, "acme/web", "")
+		put(at, pattern(2, size)).Want(t, 400, oci.DigestInvalid)
+		r.Do(t, "GET", at, "").Want(t, 404, oci.BlobUploadUnknown)
+		push("another content")
+
+		at = r.StartUpload(t, "acme/more", "")
+		w, headers, first := r.Dial(t), []string{"Transfer-Encoding: chunked"}, fmt.Sprintf("%x\r\n%s\r\n", size/2, content[:size/2])
+		if length {
+			headers, first = []string{servertest.Length(size)}, content[:size/2]
+		}
+		w.Send(t, "PUT", at+"?digest="+d.String(), headers, first)
+		eventually(t, "a promise of room", func() bool { return r.counted(t) > size })
+		w.Close() //nolint:errcheck // that is the test
+		push("a broken connection")
+		r.Do(t, "GET", at, "").Want(t, 404, oci.BlobUploadUnknown)
 	}
 }
 

@@ -48,6 +48,9 @@ type session struct {
 	promise  *promise
 	promised bool
 	settled  bool
+	// beyond says that the request has got room beyond the limit of the quota, since the namespace
+	// has the blob already. If it fails, it ends the upload.
+	beyond bool
 }
 
 // receive appends the request's body to the upload and saves it. If the client disconnects in
@@ -74,12 +77,16 @@ func (a *API) receive(c *call) (catalog.Upload, error) {
 
 // commit appends the request's body, which may be empty, to the upload, and turns the upload
 // into the blob with the digest `d`. If the content has another digest, commit returns
-// DIGEST_INVALID, and the upload stays as it was before the request.
+// DIGEST_INVALID, and the upload stays as it was before the request. But an upload that only has room
+// because the namespace has the blob already ends with a request that fails (see session.beyond).
 func (a *API) commit(c *call, d oci.Digest) error {
 	return a.onUpload(c, d, func(ctx context.Context, ss *session) error {
 		small, err := ss.fill(ctx)
 		if err != nil {
 			return err
+		}
+		if ss.in.Lost != nil && ss.beyond {
+			return ss.in.LostError()
 		}
 		if ss.in.Lost != nil {
 			_, err := ss.save(ctx, small)
@@ -268,10 +275,13 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	ss.in.streaming = true
 	ss.in.discard()
 	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), room: ss.room, promise: ss.promise, admit: func(size int64) (int64, error) {
-		if length >= 0 {
-			return ss.api.catalog.ReserveUpload(ctx, ss.u, catalog.UploadNeed{Bytes: max(size, need.Bytes), Digest: ss.d})
+		more := catalog.UploadNeed{Bytes: max(size, need.Bytes), Digest: ss.d}
+		if length < 0 {
+			more.Bytes, more.Ahead = size, admitEvery
 		}
-		return ss.api.catalog.ReserveUpload(ctx, ss.u, catalog.UploadNeed{Bytes: size, Ahead: admitEvery, Digest: ss.d})
+		room, beyond, err := ss.api.catalog.ReserveUpload(ctx, ss.u, more)
+		ss.beyond = ss.beyond || beyond
+		return room, err
 	}}
 	body := newHashingReader(io.MultiReader(bytes.NewReader(first), arriving), ss.hash)
 	n, err := ss.w.ReadFrom(body)
@@ -319,6 +329,7 @@ func (ss *session) open(ctx context.Context, stream bool, need catalog.UploadNee
 		}
 		next := claimed.Next
 		ss.u.Attempt, ss.room, ss.claimed, ss.promised = claimed.Attempt, claimed.Room, true, claimed.Promised
+		ss.beyond = claimed.Beyond
 		ss.promise = ss.api.promise(ctx, ss.u, claimed.Promised, began)
 		if taken > 0 {
 			ticket = next
@@ -385,7 +396,8 @@ func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error)
 	return u, err
 }
 
-// close ends the session, and with it the promise of room.
+// close ends the session, and with it the promise of room, or the upload if its room is beyond the
+// limit.
 func (ss *session) close(ctx context.Context) {
 	if ss.w != nil {
 		if err := ss.w.Close(); err != nil { // everything that matters is saved or finished
@@ -401,7 +413,11 @@ func (ss *session) close(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewEvery)
 	defer cancel()
-	if err := ss.api.catalog.ReleaseUpload(ctx, ss.u); err != nil {
+	end := ss.api.catalog.ReleaseUpload
+	if ss.beyond {
+		end = ss.api.catalog.AbandonUpload
+	}
+	if err := end(ctx, ss.u); err != nil {
 		ss.api.log.WarnContext(ctx, "an upload keeps the room that it was promised for a while", "upload", ss.u.ID, "error", err)
 	}
 }
