@@ -97,6 +97,30 @@ func TestDeadUploadIsReaped(t *testing.T) {
 	}
 }
 
+// TestLostRequestLeavesPromises: a request claims or saves an upload that another one has claimed since.
+// It must change nothing of what that one was promised.
+func TestLostRequestLeavesPromises(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "x")
+	b.limit(t, "acme", catalog.Usage{Bytes: 100})
+	u, err := b.promised(t, 90)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := u
+	lost.Attempt, lost.Size, lost.Tail = u.Attempt-1, 10, []byte("0123456789")
+	if c, err := b.ClaimUpload(t.Context(), lost, 1, catalog.UploadNeed{Bytes: 10}); oci.CodeOf(err) != oci.BlobUploadInvalid || c != (catalog.UploadClaim{}) {
+		t.Errorf("a late claim: %+v, %v", c, err)
+	}
+	if saved, err := b.SaveUpload(t.Context(), lost); oci.CodeOf(err) != oci.BlobUploadInvalid || saved.Attempt != lost.Attempt {
+		t.Errorf("a late save: %+v, %v", saved, err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM uploads WHERE id = $1 AND attempt = $2 AND expected = 90 AND promised_until > now()", u.ID, u.Attempt); n != 1 {
+		t.Error("a late request has changed what another one was promised")
+	}
+}
+
 // TestRoomForKnownBlob: a namespace that is full gives an upload the room for a blob that it has, and
 // for no more bytes than the blob's: whoever names its digest may be lying. Two at once would need room.
 func TestRoomForKnownBlob(t *testing.T) {

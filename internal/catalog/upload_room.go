@@ -65,8 +65,10 @@ func (r *reserved) room() (n int64, beyond bool) {
 	return *r.n, false
 }
 
-// reserve adds a statement that reserves room for an upload whose row has the given attempt. It adds
-// none if this process knows that the namespace has no quota. `age` is how long the promise lasts,
+// reserve adds a statement that reserves room for an upload whose row has the given attempt, unless an
+// earlier guard has refused the batch: a request that hasn't got the upload must leave alone what the
+// one that has it was promised. It adds no statement if this process knows that the namespace has no
+// quota. `age` is how long the promise lasts,
 // nil: the request ends now.
 func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed, age *time.Duration) *reserved {
 	r := new(reserved)
@@ -78,7 +80,7 @@ func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed, ag
 	if !need.Digest.IsZero() {
 		d = need.Digest.Bytes()
 	}
-	b.row([]any{&r.n}, "SELECT purser_quota_reserve($1, $2, $3, $4, $5, $6, $7)", u.ID, attempt, namespace, need.Bytes, need.Ahead, d, age)
+	b.row([]any{&r.n}, "SELECT CASE WHEN purser_accepted() THEN purser_quota_reserve($1, $2, $3, $4, $5, $6, $7) END", u.ID, attempt, namespace, need.Bytes, need.Ahead, d, age)
 	return r
 }
 

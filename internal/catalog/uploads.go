@@ -218,15 +218,20 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 // for a blob that the caller doesn't name.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadNeed) (claim UploadClaim, err error) {
 	b := new(batch)
-	b.row([]any{&claim.Attempt, &claim.Next}, `
-		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now(),
-			expected = CASE WHEN promised_until IS NOT NULL THEN size ELSE expected END, promised_until = NULL
-		WHERE id = $1 AND attempt = $2 AND status = 1
-		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n)
+	b.guard([]any{&claim.Attempt, &claim.Next}, `
+		WITH claimed AS (
+			UPDATE uploads SET attempt = attempt + 1, numbers = numbers + @n, updated_at = now(),
+				expected = CASE WHEN promised_until IS NOT NULL THEN size ELSE expected END, promised_until = NULL
+			WHERE id = @upload AND attempt = @attempt AND status = 1
+			RETURNING attempt, numbers - @n AS next
+		)
+		SELECT COALESCE(c.attempt, 0), COALESCE(c.next, 0),
+			CASE WHEN c.attempt IS NULL THEN purser_refuse('another request has continued, finished or cancelled the upload') END
+		FROM (SELECT 1) one LEFT JOIN claimed c ON true`, db.Args{"upload": u.ID, "attempt": u.Attempt, "n": n})
 	room := c.reserve(b, u, u.Attempt+1, need, new(PromiseAge))
 	err = b.send(ctx, c.db.Pool)
-	if isNoRows(err) {
-		return claim, UploadMoved()
+	if errors.Is(err, uploadLost) {
+		return UploadClaim{}, UploadMoved()
 	}
 	if err != nil {
 		if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
@@ -267,16 +272,21 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	if u.StoreState == nil && u.Ticket == NoTicket {
 		taken = 1
 	}
-	b := new(batch)
-	b.row([]any{&u.Attempt, &u.Ticket}, `
-		UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
-			size = @size, store_state = @store_state, tail = @tail, last_from = @last_from, last_head = @last_head,
-			numbers = numbers + @taken, updated_at = now(),
-			expected = CASE WHEN promised_until < now() THEN size ELSE expected END, promised_until = NULL,
-			repository_id = (SELECT id FROM live_repositories WHERE path = @path),
-			namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
-		WHERE id = @upload AND attempt = @attempt AND status = 1
-		RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END`, db.Args{
+	b, saved := new(batch), u
+	b.guard([]any{&saved.Attempt, &saved.Ticket}, `
+		WITH saved AS (
+			UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
+				size = @size, store_state = @store_state, tail = @tail, last_from = @last_from, last_head = @last_head,
+				numbers = numbers + @taken, updated_at = now(),
+				expected = CASE WHEN promised_until < now() THEN size ELSE expected END, promised_until = NULL,
+				repository_id = (SELECT id FROM live_repositories WHERE path = @path),
+				namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
+			WHERE id = @upload AND attempt = @attempt AND status = 1
+			RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END AS ticket
+		)
+		SELECT COALESCE(s.attempt, 0), COALESCE(s.ticket, 0),
+			CASE WHEN s.attempt IS NULL THEN purser_refuse('another request has continued, finished or cancelled the upload') END
+		FROM (SELECT 1) one LEFT JOIN saved s ON true`, db.Args{
 		"upload": u.ID, "attempt": u.Attempt, "path": u.Repository, "algorithm": u.Algorithm.String(), "hash_state": u.HashState,
 		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "last_from": u.LastFrom, "last_head": u.LastHead,
 		"taken": taken, "ticket": u.Ticket,
@@ -284,7 +294,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size}, nil)
 	err := b.send(ctx, c.db.Pool)
 	switch {
-	case isNoRows(err):
+	case errors.Is(err, uploadLost):
 		return u, UploadMoved()
 	case err != nil:
 		if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
@@ -292,7 +302,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 		}
 		return u, fmt.Errorf("saving upload %s: %w", u.ID, err)
 	}
-	return u, nil
+	return saved, nil
 }
 
 // CommitUpload turns the upload into a blob of its repository, in one transaction. If the blob
