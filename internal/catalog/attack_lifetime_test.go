@@ -24,7 +24,7 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Drain(t, w)
-	if _, err := b.Upload(t.Context(), "acme/app", u.ID); err != nil {
+	if _, err := b.Upload(t.Context(), "acme/app", u.UploadID()); err != nil {
 		t.Errorf("the new upload is cancelled with the old repository: %v", err)
 	}
 	if err := b.commit(u, "content"); err != nil {

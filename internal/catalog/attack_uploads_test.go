@@ -52,7 +52,7 @@ func TestAttackStalledWriter(t *testing.T) {
 			}
 			return err
 		},
-		"cancelled": func(u catalog.Upload) error { return b.CancelUpload(ctx, "r", u.ID) },
+		"cancelled": func(u catalog.Upload) error { return b.CancelUpload(ctx, "r", u.UploadID()) },
 		"reaped": func(u catalog.Upload) error {
 			b.Exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days' WHERE id = $1", u.ID)
 			_, err := b.ReapUploads(ctx, 24*time.Hour, 10)
@@ -111,7 +111,7 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 	x, watch := b.Session(t), b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "UPDATE uploads SET numbers = numbers + 1 WHERE id = $1", u.ID)
-	done := catalogtest.Later(func() error { return b.CancelUpload(context.Background(), "r", u.ID) })
+	done := catalogtest.Later(func() error { return b.CancelUpload(context.Background(), "r", u.UploadID()) })
 	x.Blocks(t, watch, 1)
 	x.Exec(t, "COMMIT")
 	if err := catalogtest.Soon(t, "cancel", done); err != nil {

@@ -66,6 +66,12 @@ func (c *Catalog) deleteRepository(ctx context.Context, tx pgx.Tx, path string, 
 	if err != nil {
 		return "", err
 	}
+	// Uploads that were last saved before the repository was made know only its path.
+	if _, err := tx.Exec(ctx, `
+		UPDATE uploads SET status = 2
+		WHERE repository = $1 AND repository <> '' AND repository_id IS NULL AND status = 1`, path); err != nil {
+		return "", err
+	}
 	if c.opt.TrashKeep > 0 && !slices.Contains(options, PurgeAtOnce) {
 		return trashKey{trashedRepository, r.id}.String(), c.trashRepository(ctx, tx, r, sortedNames(by))
 	}
@@ -136,6 +142,13 @@ func (c *Catalog) deleteNamespace(ctx context.Context, tx pgx.Tx, name string, o
 		return hold.InNamespace(ctx, q, id)
 	})
 	if err != nil {
+		return "", err
+	}
+	// Uploads that were last saved before their repository was made know only its path; "0" follows "/".
+	if _, err := tx.Exec(ctx, `
+		UPDATE uploads SET status = 2
+		WHERE (repository = $1 OR repository > $1 || '/' AND repository < $1 || '0')
+			AND repository <> '' AND repository_id IS NULL AND status = 1`, name); err != nil {
 		return "", err
 	}
 	if c.opt.TrashKeep > 0 && !slices.Contains(options, PurgeAtOnce) {

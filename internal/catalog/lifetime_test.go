@@ -223,7 +223,7 @@ func TestUploadOfDeletedRepository(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Drain(t, w)
-	_, err = b.Upload(t.Context(), "acme/app", u.ID)
+	_, err = b.Upload(t.Context(), "acme/app", u.UploadID())
 	catalogtest.WantCode(t, err, oci.BlobUploadUnknown)
 	_, err = b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{})
 	catalogtest.WantCode(t, err, oci.BlobUploadInvalid)

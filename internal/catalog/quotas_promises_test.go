@@ -92,7 +92,7 @@ func TestDeadUploadIsReaped(t *testing.T) {
 	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); n != 1 || err != nil {
 		t.Errorf("%d uploads were deleted (%v), want 1", n, err)
 	}
-	if _, err := b.Upload(t.Context(), "acme/app", list[0].ID); oci.CodeOf(err) != oci.BlobUploadUnknown {
+	if _, err := b.Upload(t.Context(), "acme/app", list[0].UploadID()); oci.CodeOf(err) != oci.BlobUploadUnknown {
 		t.Errorf("the dead upload: %v", err)
 	}
 }
@@ -152,7 +152,7 @@ func TestRoomForKnownBlob(t *testing.T) {
 	if _, c, err := claim(10, 0); oci.CodeOf(err) != oci.Denied {
 		t.Errorf("two at once: %+v, %v", c, err)
 	}
-	if err := b.CancelUpload(t.Context(), "acme/app", u.ID); err != nil {
+	if err := b.CancelUpload(t.Context(), "acme/app", u.UploadID()); err != nil {
 		t.Fatal(err)
 	}
 	if _, c, err := claim(10, 0); err != nil || c.Room != 10 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ import (
 // meanwhile, the stalled one can't change anything when it goes on: it is fenced.
 type Upload struct {
 	ID         uuid.UUID
-	Repository string
+	Repository string        // its path
+	Home       Home          // where it belongs
 	StorageKey string        // prefix of the keys of the upload's objects
 	Algorithm  oci.Algorithm // the hash whose state HashState is
 	HashState  []byte        // the state of the hash, by encoding.BinaryMarshaler; nil: nothing is hashed
@@ -48,6 +50,59 @@ type Upload struct {
 	Ticket    int64
 	StartedAt time.Time
 }
+
+// Home says which namespace and repository an upload belongs to, by the ids of their rows: those that
+// had the names in the upload's URL when the upload began, or when its state was last saved. 0: there
+// was none, so the upload belongs to one that is made later. When the namespace or the repository is
+// deleted, the upload ends: it doesn't pass to another one that gets the same name.
+type Home struct{ Namespace, Repository int64 }
+
+// Home returns the namespace and repository that have the names in the path now.
+func (c *Catalog) Home(ctx context.Context, path string) (h Home, err error) {
+	err = c.db.Pool.QueryRow(ctx, `
+		SELECT COALESCE((SELECT id FROM live_namespaces WHERE name = split_part($1::text, '/', 1)), 0),
+			COALESCE((SELECT id FROM live_repositories WHERE path = $1::text), 0)`, path).Scan(&h.Namespace, &h.Repository)
+	if err != nil {
+		return h, fmt.Errorf("looking where uploads to %s belong: %w", path, err)
+	}
+	return h, nil
+}
+
+// KnownHome is like Home, but answers from the cache if that has the repository. Then `cached` is true,
+// and another process may have deleted the repository within the last second.
+func (c *Catalog) KnownHome(ctx context.Context, path string) (h Home, cached bool, err error) {
+	fresh := c.cache.fresh(ctx)
+	gen := c.cache.content(path)
+	if r, ok := get(c.cache, fresh, c.cache.repositories, pathKey(path), gen); ok {
+		return Home{r.namespace, r.id}, true, nil
+	}
+	if h, err = c.Home(ctx, path); err == nil && h.Repository != 0 {
+		keep(c.cache, c.cache.repositories, pathKey(path), repository{h.Namespace, h.Repository}, gen)
+	}
+	return h, false, err
+}
+
+// Earlier returns the homes of uploads whose URLs may be used now: h itself, and those without a
+// repository or namespace, since both may have been made after an upload began.
+func (h Home) Earlier() []Home {
+	list := []Home{h}
+	if h.Repository != 0 {
+		list = append(list, Home{Namespace: h.Namespace})
+	}
+	if h.Namespace != 0 {
+		list = append(list, Home{})
+	}
+	return list
+}
+
+// UploadID names an upload: the id of its row, and the home that its URL gives it.
+type UploadID struct {
+	ID   uuid.UUID
+	Home Home
+}
+
+// UploadID returns the upload's name.
+func (u Upload) UploadID() UploadID { return UploadID{u.ID, u.Home} }
 
 // NoTicket is the value of Upload.Ticket if no object number is reserved.
 const NoTicket = -1
@@ -187,15 +242,25 @@ func (c *Catalog) DropUploads(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// Upload returns an upload of the repository. Error: BLOB_UPLOAD_UNKNOWN.
-func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload, error) {
+// Upload returns the upload of the repository that has one of the names, if it belongs to the
+// repository that has the path now. Error: BLOB_UPLOAD_UNKNOWN.
+func (c *Catalog) Upload(ctx context.Context, path string, names ...UploadID) (Upload, error) {
 	u := Upload{Ticket: NoTicket}
 	var algorithm string
+	ids, namespaces, repositories := make([]uuid.UUID, len(names)), make([]int64, len(names)), make([]int64, len(names))
+	for i, n := range names {
+		ids[i], namespaces[i], repositories[i] = n.ID, n.Home.Namespace, n.Home.Repository
+	}
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT id, repository, storage_key, algorithm, hash_state, size, store_state, tail, last_from, last_head, attempt, created_at
-		FROM uploads WHERE id = $1 AND repository IN ($2, '') AND status = 1`, id, path).
-		Scan(&u.ID, &u.Repository, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail,
-			&u.LastFrom, &u.LastHead, &u.Attempt, &u.StartedAt)
+		SELECT u.id, u.storage_key, u.algorithm, u.hash_state, u.size, u.store_state, u.tail, u.last_from, u.last_head, u.attempt, u.created_at,
+			COALESCE(u.namespace_id, want.namespace), COALESCE(u.repository_id, want.repository)
+		FROM unnest(@ids::uuid[], @namespaces::bigint[], @repositories::bigint[]) AS want (id, namespace, repository)
+		CROSS JOIN LATERAL (SELECT * FROM uploads WHERE id = want.id OFFSET 0) u
+		WHERE u.repository IN (@path, '') AND u.status = 1
+			AND purser_upload_belongs(@path, COALESCE(u.namespace_id, want.namespace), COALESCE(u.repository_id, want.repository))
+		LIMIT 1`, db.Args{"ids": ids, "namespaces": namespaces, "repositories": repositories, "path": path}).
+		Scan(&u.ID, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail,
+			&u.LastFrom, &u.LastHead, &u.Attempt, &u.StartedAt, &u.Home.Namespace, &u.Home.Repository)
 	if err == nil {
 		u.Algorithm, err = oci.ParseAlgorithm(algorithm)
 	}
@@ -203,7 +268,7 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 	case isNoRows(err):
 		return u, uploadUnknown(path)
 	case err != nil:
-		return u, fmt.Errorf("looking for upload %s: %w", id, err)
+		return u, fmt.Errorf("looking for an upload of %s: %w", path, err)
 	}
 	u.Repository = path
 	return u, nil
@@ -213,7 +278,7 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 // attempt u.Attempt, and reserves n object numbers for the caller. It returns the new attempt
 // and the lowest reserved number, `next`; the others follow it without gaps. Error:
 // BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
-// since u was read; DENIED with status 409 if the namespace's quota has no room for what the
+// since u was read, or if the upload doesn't belong to the repository that has its path now; DENIED with status 409 if the namespace's quota has no room for what the
 // request needs. What was promised to a request that runs doesn't pass to the caller: it may be room
 // for a blob that the caller doesn't name.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadNeed) (claim UploadClaim, err error) {
@@ -223,11 +288,13 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadN
 			UPDATE uploads SET attempt = attempt + 1, numbers = numbers + @n, updated_at = now(),
 				expected = CASE WHEN promised_until IS NOT NULL THEN size ELSE expected END, promised_until = NULL
 			WHERE id = @upload AND attempt = @attempt AND status = 1
+				AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
 			RETURNING attempt, numbers - @n AS next
 		)
 		SELECT COALESCE(c.attempt, 0), COALESCE(c.next, 0),
 			CASE WHEN c.attempt IS NULL THEN purser_refuse('another request has continued, finished or cancelled the upload') END
-		FROM (SELECT 1) one LEFT JOIN claimed c ON true`, db.Args{"upload": u.ID, "attempt": u.Attempt, "n": n})
+		FROM (SELECT 1) one LEFT JOIN claimed c ON true`, db.Args{
+		"upload": u.ID, "attempt": u.Attempt, "n": n, "path": u.Repository, "namespace": u.Home.Namespace, "repository": u.Home.Repository})
 	room := c.reserve(b, u, u.Attempt+1, need, new(PromiseAge))
 	err = b.send(ctx, c.db.Pool)
 	if errors.Is(err, uploadLost) {
@@ -262,18 +329,18 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 
 // SaveUpload stores the fields of u in the upload's row and ends the caller's claim, if the
 // caller has claimed the upload. The caller may then tell the client that the bytes are saved.
-// From the first save on, the upload belongs to its repository: deleting the repository
-// cancels the upload. If the repository is deleted during the first save, the reaper later
-// deletes the upload as abandoned. From it on, too, the upload's bytes count for its namespace's
-// quota. SaveUpload returns the upload as its row is now, with a
-// Ticket if the upload has no object yet. Errors: the same as ClaimUpload's.
+// From the first save on, the row says which repository the upload belongs to, if there is one:
+// deleting the repository cancels the upload. If the repository is deleted during the first save, the
+// reaper later deletes the upload as abandoned. From it on, too, the upload's bytes count for its
+// namespace's quota. SaveUpload returns the upload as its row is now, with a Ticket if the upload has
+// no object yet. Errors: the same as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
 	if u.StoreState == nil && u.Ticket == NoTicket {
 		taken = 1
 	}
 	b, saved := new(batch), u
-	b.guard([]any{&saved.Attempt, &saved.Ticket}, `
+	b.guard([]any{&saved.Attempt, &saved.Ticket, &saved.Home.Namespace, &saved.Home.Repository}, `
 		WITH saved AS (
 			UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
 				size = @size, store_state = @store_state, tail = @tail, last_from = @last_from, last_head = @last_head,
@@ -282,14 +349,15 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 				repository_id = (SELECT id FROM live_repositories WHERE path = @path),
 				namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
 			WHERE id = @upload AND attempt = @attempt AND status = 1
-			RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END AS ticket
+				AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
+			RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END AS ticket, namespace_id, repository_id
 		)
-		SELECT COALESCE(s.attempt, 0), COALESCE(s.ticket, 0),
+		SELECT COALESCE(s.attempt, 0), COALESCE(s.ticket, 0), COALESCE(s.namespace_id, 0), COALESCE(s.repository_id, 0),
 			CASE WHEN s.attempt IS NULL THEN purser_refuse('another request has continued, finished or cancelled the upload') END
 		FROM (SELECT 1) one LEFT JOIN saved s ON true`, db.Args{
 		"upload": u.ID, "attempt": u.Attempt, "path": u.Repository, "algorithm": u.Algorithm.String(), "hash_state": u.HashState,
 		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "last_from": u.LastFrom, "last_head": u.LastHead,
-		"taken": taken, "ticket": u.Ticket,
+		"taken": taken, "ticket": u.Ticket, "namespace": u.Home.Namespace, "repository": u.Home.Repository,
 	})
 	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size}, nil)
 	err := b.send(ctx, c.db.Pool)
@@ -311,13 +379,21 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // are recorded for deletion, and the client is promised that the blob stays for the review
 // delay. But if the store has lost the existing blob's object, the upload's object replaces
 // it. `key` is the storage key of the upload's object; `leftovers` says that the upload may
-// have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's.
+// have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's. No
+// repository is made for an upload that belonged to one which was deleted.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	if err := c.AdmitBlob(ctx, u.Repository, u.ID, d, u.Size); err != nil {
 		return err
 	}
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
-	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
+	mayCreate := func(ctx context.Context) error {
+		h, err := c.Home(ctx, u.Repository)
+		if err == nil && !slices.Contains(h.Earlier(), u.Home) {
+			err = UploadMoved()
+		}
+		return err
+	}
+	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, checkBeforeCreate: mayCreate, run: func(ctx context.Context, r repository) error {
 		err := c.commitNew(ctx, r, u, d, key, leftovers)
 		if errors.Is(err, blobExists) {
 			if err = c.verifyKnown(ctx, u.Repository, d); err == nil {
@@ -349,6 +425,7 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 			FOR KEY SHARE
 		), held AS MATERIALIZED (
 			SELECT FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND EXISTS (SELECT FROM alive)
+				AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
 			FOR UPDATE
 		), b AS (
 			INSERT INTO blobs (digest, size, storage_key)
@@ -369,7 +446,8 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 			WHEN NOT EXISTS (SELECT FROM held) THEN purser_refuse('another request has continued, finished or cancelled the upload')
 			WHEN NOT EXISTS (SELECT FROM b) THEN purser_refuse('the blob exists already') END`,
 		db.Args{"upload": u.ID, "attempt": u.Attempt, "digest": d.Bytes(), "size": u.Size, "key": key, "leftovers": leftovers,
-			"late": c.late(), "namespace": r.namespace, "repository": r.id, "path": u.Repository})
+			"late": c.late(), "namespace": r.namespace, "repository": r.id, "path": u.Repository,
+			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
 	return b.send(ctx, c.db.Pool)
 }
 
@@ -387,12 +465,15 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 		FROM (SELECT lost_at FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`, d.Bytes())
 	b.guard(nil, `
 		WITH u AS (
-			DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 AND purser_accepted() RETURNING storage_key
+			DELETE FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND purser_accepted()
+				AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
+			RETURNING storage_key
 		), doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
-			SELECT storage_key, true, $3, now() + $4::interval FROM u)
+			SELECT storage_key, true, @size, now() + @late::interval FROM u)
 		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
-		u.ID, u.Attempt, u.Size, c.late())
+		db.Args{"upload": u.ID, "attempt": u.Attempt, "size": u.Size, "late": c.late(), "namespace": r.namespace, "repository": r.id,
+			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
 	b.linkBlob(r, d)
 	return b.send(ctx, c.db.Pool)
 }
@@ -412,12 +493,15 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NOT NULL FOR NO KEY UPDATE) locked`, d.Bytes())
 	b.guard(nil, `
 		WITH u AS (
-			DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 AND purser_accepted() RETURNING storage_key
+			DELETE FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND purser_accepted()
+				AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
+			RETURNING storage_key
 		), doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
-			SELECT storage_key, true, $3, now() + $4::interval FROM u WHERE $5)
+			SELECT storage_key, true, @key, now() + @late::interval FROM u WHERE @leftovers)
 		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
-		u.ID, u.Attempt, key, c.late(), leftovers)
+		db.Args{"upload": u.ID, "attempt": u.Attempt, "key": key, "late": c.late(), "leftovers": leftovers, "namespace": r.namespace, "repository": r.id,
+			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
 	b.exec(`
 		INSERT INTO gc_doomed_objects (storage_key, size)
 		SELECT storage_key, size FROM blobs WHERE digest = $1 AND purser_accepted()
@@ -430,17 +514,19 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 
 // CancelUpload deletes the upload's row and records the upload's objects for deletion from the
 // store. Error: BLOB_UPLOAD_UNKNOWN.
-func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {
+func (c *Catalog) CancelUpload(ctx context.Context, path string, name UploadID) error {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
-			DELETE FROM uploads WHERE id = $1 AND repository IN ($2, '') RETURNING *
+			DELETE FROM uploads WHERE id = @upload AND repository IN (@path, '')
+				AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
+			RETURNING *
 		), d AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
-			SELECT storage_key, true, size, now() + $3::interval FROM u)
-		SELECT FROM u`, id, path, c.late())
+			SELECT storage_key, true, size, now() + @late::interval FROM u)
+		SELECT FROM u`, db.Args{"upload": name.ID, "path": path, "late": c.late(), "namespace": name.Home.Namespace, "repository": name.Home.Repository})
 	switch {
 	case err != nil:
-		return fmt.Errorf("cancelling upload %s: %w", id, err)
+		return fmt.Errorf("cancelling upload %s: %w", name.ID, err)
 	case done.RowsAffected() == 0:
 		return uploadUnknown(path)
 	}

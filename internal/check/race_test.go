@@ -130,7 +130,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 			return check.Options{Store: hooked{Store: b.store, list: first(func() string {
 				u := b.upload()
 				b.old(u.StorageKey + "-0")
-				if err := b.catalog.CancelUpload(b.t.Context(), "team/app", u.ID); err != nil {
+				if err := b.catalog.CancelUpload(b.t.Context(), "team/app", u.UploadID()); err != nil {
 					b.t.Error(err)
 				}
 				return u.StorageKey
@@ -191,7 +191,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 		"multipart uploads have owners": func(b *storeBundle) check.Options {
 			long := time.Now().Add(-3 * time.Hour)
 			u, v := b.upload(), b.upload()
-			if err := b.catalog.CancelUpload(b.t.Context(), "team/app", v.ID); err != nil {
+			if err := b.catalog.CancelUpload(b.t.Context(), "team/app", v.UploadID()); err != nil {
 				b.t.Fatal(err)
 			}
 			return check.Options{Store: hooked{Store: b.store, multiparts: []blob.Unfinished{
@@ -265,7 +265,7 @@ func (b *storeBundle) live(r *mrand.Rand) error {
 		if err != nil {
 			return err
 		}
-		return b.catalog.CancelUpload(ctx, "team/app", u.ID)
+		return b.catalog.CancelUpload(ctx, "team/app", u.UploadID())
 	}
 	u, key, err := b.begun(ctx, content)
 	if err != nil {

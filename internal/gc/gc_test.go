@@ -294,7 +294,7 @@ func TestReaperGivesUpAbandonedUploads(t *testing.T) {
 	b.start(sweeper.Run)
 	b.start(reaper.Run)
 	b.eventually("the objects of abandoned uploads are gone", func() bool { return len(b.stored()) == 1 })
-	if _, err := b.catalog.Upload(ctx, "team/app", alive.ID); err != nil {
+	if _, err := b.catalog.Upload(ctx, "team/app", alive.UploadID()); err != nil {
 		t.Errorf("the upload that is still used: %v", err)
 	}
 	if got := b.stored()[0]; got[:32] != alive.StorageKey {

@@ -6,6 +6,7 @@ const (
 	manifestSQL = "internal/catalog/put_manifest.sql"
 	trashGo     = "internal/catalog/trash.go"
 	lifetimeGo  = "internal/catalog/lifetime.go"
+	uploadsGo   = "internal/catalog/uploads.go"
 	deleteGo    = "internal/catalog/delete.go"
 	tasksGo     = "internal/autoprune/tasks.go"
 	tagsGo      = "internal/autoprune/delete_tags.go"
@@ -108,6 +109,23 @@ var mutations = []mutation{
 	{"trash: other writes lock repository and namespace", "internal/catalog/batch.go",
 		"FOR KEY SHARE) alive", ") alive",
 		catalog, "TestTrashLateWrites|TestTrashWaitsForPushes|TestRestoreInDyingRepository|TestUploadOfDeletedRepository"},
+
+	{"uploads: what is saved belongs to the repository", uploadsGo,
+		`AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
+			RETURNING attempt, CASE`, `AND (true OR purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository)))
+			RETURNING attempt, CASE`,
+		"./internal/server/distribution", "TestRunningUploadOfDeletedRepository"},
+	{"uploads: what is committed belongs to the repository", uploadsGo,
+		`AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
+			FOR UPDATE`, `AND (true OR COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository))
+			FOR UPDATE`,
+		"./internal/server/distribution", "TestRunningUploadOfDeletedRepository"},
+	{"uploads: deletion of a repository ends those that know only its path", lifetimeGo,
+		`WHERE repository = $1 AND repository <> ''`, `WHERE repository = $1 AND repository = ''`,
+		"./internal/server/distribution", "TestUploadsBeforeTheirRepository"},
+	{"uploads: deletion of a namespace ends those that know only their path", lifetimeGo,
+		`			AND repository <> '' AND`, `			AND repository = '' AND`,
+		"./internal/server/distribution", "TestUploadsBeforeTheirRepository"},
 
 	// holds
 	{"hold: lock of deletions", holdsSQL,

@@ -408,8 +408,10 @@ COMMENT ON COLUMN configurationattributes.problem IS 'why platform and labels ar
 -- A row of uploads owns every object in the blob store whose storage key begins with the row's
 -- storage_key. This ends when the upload ends: one of the objects may become a blob's, and the
 -- others become pending deletions.
--- repository_id  is set when the upload's state is first saved. When the repository is deleted,
---          loose foreign keys cancel the upload, and the reaper then deletes its row and objects
+-- repository_id  is set when the upload's state is first saved, if the repository exists, and
+--          else when it is next saved. When the repository is deleted, loose foreign keys cancel
+--          the upload, and the reaper then deletes its row and objects. An upload that is saved and
+--          has no repository_id yet is cancelled by the deletion itself, by its path
 -- status   1: active, 2: cancelled
 -- attempt  the fencing token: each claim and each save of the upload raises it. A request can
 --          save the upload only while attempt has the value that the request's claim has set
@@ -455,6 +457,7 @@ COMMENT ON COLUMN uploads.account IS 'account whose limit on open uploads counts
 
 CREATE INDEX uploads_updated_at_idx ON uploads (updated_at);
 CREATE INDEX uploads_repository_id_idx ON uploads (repository_id, status) WHERE repository_id IS NOT NULL;
+CREATE INDEX uploads_without_repository_idx ON uploads (repository) WHERE repository_id IS NULL AND repository <> '';
 CREATE INDEX uploads_namespace_id_idx ON uploads (namespace_id) WHERE namespace_id IS NOT NULL;
 CREATE INDEX uploads_promised_until_idx ON uploads (promised_until) WHERE promised_until IS NOT NULL;
 CREATE INDEX uploads_cancelled_idx ON uploads (id) WHERE status = 2;

@@ -164,7 +164,7 @@ func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss 
 		if _, refused := errors.AsType[*oci.Error](err); !refused || !outdated || !again || in.streaming || in.saved {
 			return err
 		}
-		u, err = a.catalog.Upload(ctx, c.name, u.ID)
+		u, err = a.catalog.Upload(ctx, c.name, u.UploadID())
 	}
 }
 

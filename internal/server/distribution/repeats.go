@@ -91,15 +91,13 @@ func (a *API) completedBefore(c *call, d oci.Digest, refusal error) (bool, error
 	if oci.CodeOf(refusal) != oci.BlobUploadUnknown && !errors.Is(refusal, catalog.ErrUploadMoved) {
 		return false, nil
 	}
-	id, err := a.uploadID(c)
-	if err != nil {
+	if _, _, err := parseUploadRef(c.ref); err != nil {
 		return false, nil //nolint:nilerr // the URL names no upload, and `refusal` says so
 	}
-	ctx := c.r.Context()
-	if _, err := a.catalog.Upload(ctx, c.name, id); oci.CodeOf(err) != oci.BlobUploadUnknown {
+	if _, err := a.storedUpload(c); oci.CodeOf(err) != oci.BlobUploadUnknown {
 		return false, nil //nolint:nilerr // there is such an upload, or nobody knows; `refusal` stands
 	}
-	_, err = a.catalog.PromiseBlobExists(ctx, c.name, d)
+	_, err := a.catalog.PromiseBlobExists(c.r.Context(), c.name, d)
 	if code := oci.CodeOf(err); code == oci.BlobUnknown || code == oci.NameUnknown {
 		return false, nil
 	}

@@ -17,7 +17,7 @@ type call struct {
 	r    *http.Request
 	name string // repository, validated; "" if the route has none
 	ref  string // last part of the path: tag, digest or upload
-	// names translates upload identifiers, for routes about uploads.
+	// names translates upload identifiers, for routes about uploads. It is set once the upload is known.
 	names repositoryNames
 	// known is how many bytes of an upload the client has an answer about, by the upload's URL.
 	known int64

@@ -1,6 +1,7 @@
 package distribution
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 
@@ -45,8 +46,11 @@ func (a *API) startUpload(c *call) error {
 			return err
 		}
 	}
-	var err error
-	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {
+	home, err := a.catalog.Home(c.r.Context(), c.name)
+	if err != nil {
+		return err
+	}
+	if c.names, err = a.uploads.names.of(c.r.Context(), c.name, home); err != nil {
 		return err
 	}
 	o := server.Observed(c.r.Context())
@@ -54,7 +58,7 @@ func (a *API) startUpload(c *call) error {
 	if err != nil {
 		return err
 	}
-	u.Repository, u.Algorithm = c.name, algorithm
+	u.Repository, u.Home, u.Algorithm = c.name, home, algorithm
 	if algorithm != oci.SHA256 {
 		if u, err = a.catalog.SaveUpload(c.r.Context(), u); err != nil {
 			return err
@@ -129,37 +133,86 @@ func (c *call) uploadHeaders(u catalog.Upload) {
 // is this process's copy of the row and may be outdated; otherwise the row was just read from
 // the database.
 func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
-	id, err := a.uploadID(c)
+	list, cached, err := a.candidates(c, a.catalog.KnownHome)
 	if err != nil {
 		return u, false, err
 	}
-	if u, ok := a.uploads.recall(c.name, id); ok {
-		return u, true, nil
+	for _, x := range list {
+		if u, ok := a.uploads.recall(c.name, x.ID); ok {
+			c.names = x.names
+			return u, true, nil
+		}
 	}
-	u, err = a.catalog.Upload(c.r.Context(), c.name, id)
+	u, err = a.stored(c, list, cached)
 	return u, false, err
 }
 
-// uploadID returns the id of the row that belongs to the upload URL of the request. It sets
-// c.names to the translation of ids for the repository.
-func (a *API) uploadID(c *call) (id uuid.UUID, err error) {
+// storedUpload is like upload, but always reads the row.
+func (a *API) storedUpload(c *call) (u catalog.Upload, err error) {
+	list, cached, err := a.candidates(c, a.catalog.KnownHome)
+	if err != nil {
+		return u, err
+	}
+	return a.stored(c, list, cached)
+}
+
+// candidate is an upload that the request's URL may name, with the translation by which it does.
+type candidate struct {
+	catalog.UploadID
+	names repositoryNames
+}
+
+// candidates returns the uploads that the request's URL may name, by the home of the repository that
+// the function `find` returns. The URL doesn't say whether the repository, or its namespace, was made
+// before the upload began. `cached` is the result of `find`.
+func (a *API) candidates(c *call, find func(ctx context.Context, path string) (h catalog.Home, cached bool, err error)) (list []candidate, cached bool, err error) {
 	name, known, err := parseUploadRef(c.ref)
 	if err != nil {
-		return id, oci.Errorf(oci.BlobUploadUnknown, "%q is not an upload's identifier", c.ref)
+		return nil, false, oci.Errorf(oci.BlobUploadUnknown, "%q is not an upload's identifier", c.ref)
 	}
 	c.known = known
-	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {
-		return id, err
+	now, cached, err := find(c.r.Context(), c.name)
+	if err != nil {
+		return nil, false, err
 	}
-	return c.names.id(name), nil
+	for _, home := range now.Earlier() {
+		names, err := a.uploads.names.of(c.r.Context(), c.name, home)
+		if err != nil {
+			return nil, false, err
+		}
+		list = append(list, candidate{catalog.UploadID{ID: names.id(name), Home: home}, names})
+	}
+	return list, cached, nil
+}
+
+// stored returns the candidate that has a row. If there is none, and the home of the candidates comes
+// from the cache, another repository may have got the path by now; then stored looks again.
+func (a *API) stored(c *call, list []candidate, cached bool) (u catalog.Upload, err error) {
+	ids := make([]catalog.UploadID, len(list))
+	for i, x := range list {
+		ids[i] = x.UploadID
+	}
+	u, err = a.catalog.Upload(c.r.Context(), c.name, ids...)
+	if cached && oci.CodeOf(err) == oci.BlobUploadUnknown {
+		list, _, err = a.candidates(c, func(ctx context.Context, path string) (catalog.Home, bool, error) {
+			h, err := a.catalog.Home(ctx, path)
+			return h, false, err
+		})
+		if err != nil {
+			return u, err
+		}
+		return a.stored(c, list, false)
+	}
+	for _, x := range list {
+		if err == nil && x.ID == u.ID {
+			c.names = x.names
+		}
+	}
+	return u, err
 }
 
 func (a *API) uploadStatus(c *call) error {
-	id, err := a.uploadID(c)
-	if err != nil {
-		return err
-	}
-	u, err := a.catalog.Upload(c.r.Context(), c.name, id)
+	u, err := a.storedUpload(c)
 	if err != nil {
 		return err
 	}
@@ -241,12 +294,12 @@ func (a *API) complete(c *call, d oci.Digest) error {
 }
 
 func (a *API) cancelUpload(c *call) error {
-	id, err := a.uploadID(c)
+	u, err := a.storedUpload(c)
 	if err != nil {
 		return err
 	}
-	a.uploads.recall(c.name, id)
-	if err := a.catalog.CancelUpload(c.r.Context(), c.name, id); err != nil {
+	a.uploads.recall(c.name, u.ID)
+	if err := a.catalog.CancelUpload(c.r.Context(), c.name, u.UploadID()); err != nil {
 		return err
 	}
 	c.WriteHeader(http.StatusNoContent)
