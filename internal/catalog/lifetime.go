@@ -20,7 +20,9 @@ import (
 // If Options.TrashKeep isn't 0, the repository is put into the trash (see trash.go), and `trashed`
 // is its id there. With the option PurgeAtOnce, or without a trash, its row is deleted and
 // `trashed` is empty. The worker of loose foreign keys later deletes the tags, manifests and other
-// rows that belonged to a deleted row.
+// rows that belonged to a deleted row. Until then, uploads know by the ids of their rows that they
+// belong to nothing any more; only those that were saved before the repository was made know no id,
+// and are cancelled at once.
 //
 // Errors: NAME_UNKNOWN; DENIED with status 409 if a reporter holds a manifest of the repository.
 //

@@ -278,8 +278,8 @@ func (c *Catalog) Upload(ctx context.Context, path string, names ...UploadID) (U
 // attempt u.Attempt, and reserves n object numbers for the caller. It returns the new attempt
 // and the lowest reserved number, `next`; the others follow it without gaps. Error:
 // BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
-// since u was read, or if the upload doesn't belong to the repository that has its path now; DENIED with status 409 if the namespace's quota has no room for what the
-// request needs. What was promised to a request that runs doesn't pass to the caller: it may be room
+// since u was read, or if the upload doesn't belong to the repository that has its path now; DENIED
+// with status 409 if the namespace's quota has no room for what the request needs. What was promised to a request that runs doesn't pass to the caller: it may be room
 // for a blob that the caller doesn't name.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadNeed) (claim UploadClaim, err error) {
 	b := new(batch)
