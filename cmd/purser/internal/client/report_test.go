@@ -15,16 +15,21 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// dockerWith starts a Docker with a container of each image; the images' names have digests.
+// dockerWith starts a Docker with a container of each image; the images' names have digests. The
+// containers were made by these names.
 func (o *office) dockerWith(images ...string) {
 	o.t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/containers/json" {
 			list := make([]string, len(images))
 			for i := range images {
-				list[i] = fmt.Sprintf(`{"Id":"c%d","Names":["/web-%[1]d"],"Image":"app","ImageID":"i%[1]d"}`, i)
+				list[i] = fmt.Sprintf(`{"Id":"c%d","Names":["/web-%[1]d"],"Image":%q,"ImageID":"i%[1]d"}`, i, images[i])
 			}
 			fmt.Fprintf(w, "[%s]", strings.Join(list, ","))
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/containers/") {
+			fmt.Fprint(w, `{}`)
 			return
 		}
 		var i int

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // DefaultDocker is where Docker listens unless DOCKER_HOST says something else.
@@ -23,8 +26,9 @@ const engineTimeout = time.Minute
 const maxEngineAnswer = 64 << 20
 
 // Docker returns the images of all containers that Docker has, also of stopped ones, which may
-// be started again. `host` is Docker's address, as in DOCKER_HOST. Images that were built here
-// and never pushed or pulled have no digest and are left out.
+// be started again. `host` is Docker's address, as in DOCKER_HOST. A container counts by the name
+// by which it was made, also if Docker has pulled another image by it meanwhile. If the container
+// was made by the image's id, it counts by the tags that the image has.
 func Docker(ctx context.Context, host string) ([]Image, error) {
 	d, err := dockerClient(host)
 	if err != nil {
@@ -34,20 +38,19 @@ func Docker(ctx context.Context, host string) ([]Image, error) {
 	if err := d.get(ctx, "/containers/json?all=true", &containers); err != nil {
 		return nil, Incomplete(err)
 	}
-	names := map[string][]string{} // by the image's id
+	known := map[string]dockerImage{} // by the image's id
 	var images []Image
 	for _, c := range containers {
-		if _, ok := names[c.ImageID]; !ok {
-			names[c.ImageID], err = d.names(ctx, c.ImageID)
+		if _, ok := known[c.ImageID]; !ok {
+			known[c.ImageID], err = d.image(ctx, c.ImageID)
 			if err != nil {
 				return nil, Incomplete(err)
 			}
 		}
-		of, err := c.images(names[c.ImageID])
-		if err != nil {
+		if c.Image, err = d.madeBy(ctx, c); err != nil {
 			return nil, Incomplete(err)
 		}
-		images = append(images, of...)
+		images = append(images, c.images(known[c.ImageID])...)
 	}
 	return images, nil
 }
@@ -61,43 +64,61 @@ type container struct {
 	Created int64 // seconds since 1970
 }
 
-// images returns the images by which registries may know the container's image. `names` are its
-// names with digests; nil means that the image was deleted while the container exists, so that
-// only the name is left by which the container was made.
-func (c container) images(names []string) (images []Image, err error) {
-	user := c.ID
-	if len(c.Names) > 0 {
-		user = strings.TrimPrefix(c.Names[0], "/")
-	}
-	deleted := names == nil
-	if deleted {
-		names = []string{c.Image}
-	}
-	for _, n := range names {
-		i, err := Parse(n)
-		switch {
-		case err != nil && deleted: // the image's id
-			continue
-		case err != nil:
-			return nil, err
-		}
-		i.UsedBy, i.At = "container "+user, time.Unix(c.Created, 0)
-		images = append(images, i)
-	}
-	return images, nil
+// dockerImage has the names of an image. It has none if the image was deleted while containers of it
+// exist.
+type dockerImage struct {
+	RepoDigests []string // with digests, by which the image was pulled or pushed
+	RepoTags    []string // with the tags that the image has now
 }
 
-// names returns the names with digests of an image, nil if there is no such image any more.
-func (d *docker) names(ctx context.Context, id string) ([]string, error) {
-	var image struct{ RepoDigests []string }
-	err := d.get(ctx, "/images/"+url.PathEscape(id)+"/json", &image)
+// images returns the images by which registries may know the container's image. Docker never pulls
+// again for a container, so its tag counts with what it named when the container was made, unless
+// Docker knows no digest: then with all that it named since.
+func (c container) images(known dockerImage) (images []Image) {
+	r := Running{At: time.Unix(c.Created, 0), Again: true, UsedBy: "container " + c.ID}
+	if len(c.Names) > 0 {
+		r.UsedBy = "container " + strings.TrimPrefix(c.Names[0], "/")
+	}
+	for _, name := range known.RepoDigests {
+		if i, ok := ParseRunning(name); ok && !i.Digest.IsZero() { // others are such as <none>@<none>
+			r.Known, r.Again = append(r.Known, i), false
+		}
+	}
+	if id, err := oci.ParseDigest(c.ImageID); err == nil {
+		r.Known = append(r.Known, Image{ID: id})
+	}
+	names := []string{c.Image}
+	if id := strings.TrimPrefix(c.Image, "sha256:"); strings.HasPrefix(strings.TrimPrefix(c.ImageID, "sha256:"), id) {
+		names = known.RepoTags
+	}
+	if len(names) == 0 {
+		return r.Images()
+	}
+	for _, name := range names {
+		r.Name = name
+		images = append(images, r.Images()...)
+	}
+	return images
+}
+
+// madeBy returns the name by which a container was made. The list has the image's id instead if
+// Docker has another image of this name now.
+func (d *docker) madeBy(ctx context.Context, c container) (string, error) {
+	var made struct{ Config struct{ Image string } }
+	err := d.get(ctx, "/containers/"+url.PathEscape(c.ID)+"/json", &made)
 	if refused, ok := errors.AsType[*statusError](err); ok && refused.status == http.StatusNotFound {
-		return nil, nil
+		return c.Image, nil // the container was deleted meanwhile
 	}
-	if image.RepoDigests == nil {
-		image.RepoDigests = []string{}
+	return cmp.Or(made.Config.Image, c.Image), err
+}
+
+// image returns the names of an image.
+func (d *docker) image(ctx context.Context, id string) (i dockerImage, err error) {
+	err = d.get(ctx, "/images/"+url.PathEscape(id)+"/json", &i)
+	if refused, ok := errors.AsType[*statusError](err); ok && refused.status == http.StatusNotFound {
+		return dockerImage{}, nil
 	}
-	return image.RepoDigests, err
+	return i, err
 }
 
 // statusError is an answer with an error status.

@@ -1,26 +1,11 @@
 package report
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	images "github.com/containerd/containerd/api/services/images/v1"
-	namespaces "github.com/containerd/containerd/api/services/namespaces/v1"
-	"github.com/containerd/containerd/api/types"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -164,132 +149,5 @@ func TestUnresolved(t *testing.T) {
 	found, err = Resolve(append(list, Image{Host: "h", Repository: "broken", Tag: "v1"}), r)
 	if err == nil || len(found.Items)+len(found.Unresolved) > 0 || !strings.Contains(err.Error(), "h/broken:v1") {
 		t.Errorf("%v, %v", found, err)
-	}
-}
-
-// TestDocker: Docker has a running and a stopped container, one of an image with two names, one
-// of an image that was built here, and one whose image was deleted.
-func TestDocker(t *testing.T) {
-	t.Parallel()
-	answers := map[string]string{
-		"/containers/json": `[{"Id":"c1","Names":["/web"],"Image":"r.example/web:v1","ImageID":"sha256:a","Created":1000000000,"State":"running"},
-			{"Id":"c2","Names":["/old"],"Image":"r.example/web:v1","ImageID":"sha256:a","Created":1000000000,"State":"exited"},
-			{"Id":"c3","Names":["/built"],"Image":"built","ImageID":"sha256:b","Created":1000000000},
-			{"Id":"c4","Names":[],"Image":"r.example/gone:v1","ImageID":"sha256:c","Created":1000000000},
-			{"Id":"c5","Names":["/byid"],"Image":"` + one + `","ImageID":"sha256:c","Created":1000000000}]`,
-		"/images/sha256:a/json": `{"Id":"sha256:a","RepoDigests":["r.example/web@` + one + `","mirror.example/web@` + one + `"]}`,
-		"/images/sha256:b/json": `{"Id":"sha256:b","RepoDigests":null}`,
-	}
-	broken := ""
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, ok := answers[r.URL.Path]
-		switch {
-		case r.URL.Path == broken:
-			http.Error(w, `{"message":"server error"}`, http.StatusInternalServerError)
-		case !ok:
-			http.Error(w, `{"message":"No such image"}`, http.StatusNotFound)
-		default:
-			fmt.Fprint(w, body)
-		}
-	}))
-	defer s.Close()
-	host := strings.Replace(s.URL, "http://", "tcp://", 1)
-	list, err := Docker(t.Context(), host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, i := range Of(list, []string{"r.example"}) {
-		got = append(got, i.String()+" "+i.UsedBy)
-	}
-	want := []string{"r.example/web@" + one + " container web", "r.example/web@" + one + " container old", "r.example/gone:v1 container c4"}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("found %v, want %v", got, want)
-	}
-	for _, path := range []string{"/containers/json", "/images/sha256:b/json"} {
-		broken = path
-		if list, err := Docker(t.Context(), host); err == nil || len(list) > 0 || !strings.Contains(err.Error(), "server error") {
-			t.Errorf("%s fails: %v, %v", path, list, err)
-		}
-	}
-	for _, bad := range []string{"", "ssh://host", "unix://" + filepath.Join(t.TempDir(), "none")} {
-		if _, err := Docker(t.Context(), bad); err == nil {
-			t.Errorf("%q is accepted", bad)
-		}
-	}
-}
-
-// containerd is a containerd with two namespaces. If `broken` is set, it can't list images.
-type containerd struct {
-	namespaces.UnimplementedNamespacesServer
-	broken bool
-}
-
-type containersOf struct {
-	containers.UnimplementedContainersServer
-}
-
-type imagesOf struct {
-	images.UnimplementedImagesServer
-	broken bool
-}
-
-func namespaceOf(ctx context.Context) string {
-	md, _ := metadata.FromIncomingContext(ctx)
-	return strings.Join(md.Get("containerd-namespace"), ",")
-}
-
-func (c *containerd) List(context.Context, *namespaces.ListNamespacesRequest) (*namespaces.ListNamespacesResponse, error) {
-	return &namespaces.ListNamespacesResponse{Namespaces: []*namespaces.Namespace{{Name: "k8s.io"}, {Name: "default"}}}, nil
-}
-
-func (c containersOf) List(ctx context.Context, _ *containers.ListContainersRequest) (*containers.ListContainersResponse, error) {
-	if namespaceOf(ctx) == "default" {
-		return &containers.ListContainersResponse{Containers: []*containers.Container{
-			{ID: "gone", Image: "r.example/gone:v1", CreatedAt: timestamppb.New(time.Unix(1e9, 0))}, {ID: "rootfs"}}}, nil
-	}
-	return &containers.ListContainersResponse{Containers: []*containers.Container{{ID: "web", Image: "r.example/web:v1"}}}, nil
-}
-
-func (c imagesOf) List(ctx context.Context, _ *images.ListImagesRequest) (*images.ListImagesResponse, error) {
-	if c.broken && namespaceOf(ctx) == "default" {
-		return nil, status.Error(codes.Unavailable, "no metadata")
-	}
-	return &images.ListImagesResponse{Images: []*images.Image{{Name: "r.example/web:v1", Target: &types.Descriptor{Digest: one}}}}, nil
-}
-
-func (c *containerd) serve(t *testing.T) (socket string) {
-	t.Helper()
-	socket = filepath.Join(t.TempDir(), "c.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	containers.RegisterContainersServer(s, containersOf{})
-	images.RegisterImagesServer(s, imagesOf{broken: c.broken})
-	namespaces.RegisterNamespacesServer(s, c)
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return socket
-}
-
-// TestContainerd: containerd has a container in each of two namespaces, one of an image that was
-// deleted. If one list can't be read, no image may be returned.
-func TestContainerd(t *testing.T) {
-	t.Parallel()
-	list, err := Containerd(t.Context(), (&containerd{}).serve(t))
-	if err != nil || len(list) != 2 || list[0].String() != "r.example/web@"+one || list[0].UsedBy != "container k8s.io/web" ||
-		list[1].String() != "r.example/gone:v1" || !list[1].At.Equal(time.Unix(1e9, 0)) {
-		t.Errorf("%+v, %v", list, err)
-	}
-	if list, err := Containerd(t.Context(), (&containerd{broken: true}).serve(t)); err == nil || len(list) > 0 || !strings.Contains(err.Error(), "namespace default") {
-		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -236,30 +236,15 @@ func (d *deployed) pod(p pod) {
 }
 
 // container adds what is known about the image of a container of a pod that was made at `since`.
-// The pod's specification names the registry, as its author knows it. The node knows the digest that
-// a container runs. But the host and the
-// repository there are those of any name that the image has on the node: of a mirror, of another
-// tag of the same image, or none. The digest may be another's too, if two images have one
-// configuration. Therefore both count: the digest of the node under the name of the specification
-// and under its own, and the specification itself. A tag counts with all that it named since the
-// pod was made, since a container that is started again may have been pulled again.
+// `spec` is the image's name in the pod's specification, `running` what its status says. A tag counts
+// with all that it named since the pod was made, since a container that is started again may have
+// been pulled again.
 func (d *deployed) container(spec, running string, since time.Time, user string) {
-	add := func(i report.Image) {
-		i.UsedBy = user
-		d.found = append(d.found, i)
+	r := report.Running{Name: spec, At: since, Again: true, UsedBy: user}
+	if known, ok := report.ParseRunning(running); ok {
+		r.Known = []report.Image{known}
 	}
-	runs, known := report.ParseRunning(running)
-	named, err := report.Parse(spec)
-	if err == nil {
-		named.At, named.Since, named.Doubt = since, true, known && !runs.Digest.IsZero()
-		add(named)
-	}
-	if known && runs.Host != "" {
-		add(runs)
-	}
-	if known && err == nil && (runs.Host != named.Host || runs.Repository != named.Repository) {
-		add(report.Image{Host: named.Host, Repository: named.Repository, Digest: runs.Digest, ID: runs.ID, Doubt: true})
-	}
+	d.found = append(d.found, r.Images()...)
 }
 
 // template adds the images of a template of pods. `at` is when its tags were resolved.
