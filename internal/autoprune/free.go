@@ -91,9 +91,23 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 		return r, saved
 	}
 	policy := l.free.policy(t)
-	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy, Uncovered: l.uncoveredIn(t.ID)})
+	policy.guard.reporters = requiredReporters(r.Policies)
+	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&policy)})
 	// Somebody has seen in the plan what it deletes.
 	return r, append(saved, Saved{ID: l.free.id, Policy: policy, Confirmed: []WarningCode{Everything}})
+}
+
+// requiredReporters returns the reporters that a repository's policies require, also those that only
+// observe. Whoever requires a reporter says that nothing is known to be unused without it, so bytes are
+// freed in the repository only while all of them are live.
+func requiredReporters(list []Applied) (names []string) {
+	for _, a := range list {
+		if a.Policy.guard.mode != Off {
+			names = append(names, a.Policy.guard.reporters...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // freeLasts is how long a request waits for a run. A tag that nobody used then may be in use later.

@@ -182,6 +182,13 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 		return nil
 	}
 	one := Policy{method: LastPulled, age: f.age}
+	one.guard.reporters = requiredReporters(rules.Policies)
+	for _, name := range l.missing(&one) {
+		f.notices["repositories keep every tag whose policies require a reporter: "+l.absent[name].String()] = true
+	}
+	if len(l.missing(&one)) > 0 {
+		return nil
+	}
 	place := len(rules.Policies)
 	rules.Policies, saved = append(rules.Policies, Applied{ID: freeName, Scope: NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
 	return readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {

@@ -212,3 +212,50 @@ func TestFreeWaitsForGrace(t *testing.T) {
 		t.Errorf("of 8 tags in a grace period %d are left", got)
 	}
 }
+
+// TestFreeRequiresReporters: a repository with a policy that requires a silent reporter stays whole, when
+// the plan is made, when it is carried out, and when the reporter falls silent just before the
+// deletion. The others don't.
+func TestFreeRequiresReporters(t *testing.T) {
+	t.Parallel()
+	left := func(u *used, a, b catalog.Repository) string {
+		u.t.Helper()
+		return fmt.Sprint(len(u.tags(a)), " ", len(u.tags(b)))
+	}
+	require := func(u *used, a catalog.Repository) {
+		u.t.Helper()
+		u.policy(autoprune.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "90y", "requireReporter": ["prod-eu"], "mode": "observe"}`)
+		u.reporter(a.NamespaceID, "prod-eu", time.Hour)
+	}
+	const silent = "UPDATE holdreporters SET reported_at = reported_at - lease"
+	u, a, b, _ := stocked(t)
+	require(u, a)
+	live := u.plan("app", 1_000_000)
+	u.exec(silent)
+	plan := u.plan("app", 1_000_000)
+	if live.Tags != 8 || plan.Tags != 4 || len(plan.Repositories) != 1 || plan.Repositories[0].Repository != "app/b" ||
+		!strings.Contains(strings.Join(plan.Notices, "\n"), "require a reporter: reporter prod-eu has been silent since") {
+		t.Errorf("the plans are %+v and %+v", live, plan)
+	}
+	u.free(live)
+	if got := left(u, a, b); got != "4 0" {
+		t.Errorf("without the reporter, so many tags are left: %s", got)
+	}
+	runs, _, err := u.pruner.Runs(t.Context(), "app", "", 0)
+	u.must(err)
+	if len(runs) == 0 || !strings.Contains(fmt.Sprint(runs[0]), "it rests without its reporters: reporter prod-eu") {
+		t.Errorf("the runs don't say why: %+v", runs)
+	}
+
+	u, a, b, _ = stocked(t)
+	require(u, a)
+	live = u.plan("app", 1_000_000)
+	u.asked = func(*autoprune.Tag) { // once the run has looked for reporters
+		u.asked = nil
+		u.exec(silent)
+	}
+	u.free(live)
+	if got := left(u, a, b); got != "4 0" {
+		t.Errorf("the reporter fell silent during the run, and so many tags are left: %s", got)
+	}
+}
