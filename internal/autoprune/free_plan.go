@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
 )
 
 // Bounds of a plan to free.
@@ -40,6 +41,7 @@ type FreePlan struct {
 	Tags         int64            `json:"tags" doc:"Tags that would be deleted"`
 	Repositories []FreeRepository `json:"per_repository" nullable:"false" doc:"Where they are: the first 1000 repositories"`
 	Notices      []string         `json:"notices" nullable:"false" doc:"Why tags can't be judged"`
+	Unproved     string           `json:"last_use_unproved,omitempty" doc:"Why last use proves nothing in some of the namespaces: no reporter of what is deployed is live there"`
 	Plan         string           `json:"plan,omitempty" doc:"Send it to carry out the plan. Absent: nothing would be deleted"`
 }
 
@@ -78,6 +80,7 @@ type freePlanner struct {
 	since   time.Time
 	notices map[string]bool
 	names   map[int64]string // of namespaces
+	from    []int64          // namespaces of which the plan deletes tags
 }
 
 // PlanFree finds the least recently used tags of a namespace, or of the whole registry if `namespace`
@@ -116,7 +119,25 @@ func (p *Pruner) PlanFree(ctx context.Context, namespace string, o FreeOptions) 
 	if err != nil {
 		return nil, err
 	}
-	return f.plan(o.Bytes, n, freed, complete)
+	plan, err := f.plan(o.Bytes, n, freed, complete)
+	if err != nil {
+		return nil, err
+	}
+	return plan, f.reporters(ctx, plan)
+}
+
+// reporters looks for namespaces of the plan in which nobody reports what runs.
+func (f *freePlanner) reporters(ctx context.Context, plan *FreePlan) error {
+	without, err := hold.WithoutLive(ctx, f.p.db.Pool, f.from)
+	if err != nil || len(without) == 0 {
+		return err
+	}
+	var e examples
+	for _, id := range without {
+		e.add(f.names[id])
+	}
+	plan.Unproved = lastUseUnproved(e).Sentence()
+	return nil
 }
 
 // look reads the tags of the namespaces.
@@ -374,7 +395,7 @@ func (f *freePlanner) plan(bytes int64, n int, freed int64, complete bool) (*Fre
 			continue
 		}
 		if name := f.names[one.target.NamespaceID]; !slices.Contains(request.Namespaces, name) {
-			request.Namespaces = append(request.Namespaces, name)
+			request.Namespaces, f.from = append(request.Namespaces, name), append(f.from, one.target.NamespaceID)
 		}
 		if found.Repository = one.target.Path; len(out.Repositories) < maxPreviewed {
 			out.Repositories = append(out.Repositories, *found)

@@ -100,7 +100,7 @@ func TestFreeRegistry(t *testing.T) {
 		t.Errorf("the plan of a namespace is %+v", plan)
 	}
 	plan := u.plan("", 400)
-	if plan.Tags != 4 || plan.Freed != 400 || len(plan.Repositories) != 3 {
+	if plan.Tags != 4 || plan.Freed != 400 || len(plan.Repositories) != 3 || !strings.Contains(plan.Unproved, "in 2 namespaces: app, other") {
 		t.Fatalf("the plan is %+v", plan)
 	}
 	u.free(plan)
@@ -233,7 +233,7 @@ func TestFreeRequiresReporters(t *testing.T) {
 	live := u.plan("app", 1_000_000)
 	u.exec(silent)
 	plan := u.plan("app", 1_000_000)
-	if live.Tags != 8 || plan.Tags != 4 || len(plan.Repositories) != 1 || plan.Repositories[0].Repository != "app/b" ||
+	if live.Tags != 8 || live.Unproved != "" || plan.Unproved == "" || plan.Tags != 4 || len(plan.Repositories) != 1 || plan.Repositories[0].Repository != "app/b" ||
 		!strings.Contains(strings.Join(plan.Notices, "\n"), "require a reporter: reporter prod-eu has been silent since") {
 		t.Errorf("the plans are %+v and %+v", live, plan)
 	}

@@ -23,7 +23,7 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 			j.strangers.add(a.Reporter)
 		}
 	}
-	if j.policy.method != LastPulled {
+	if !j.policy.byLastUse() {
 		return nil
 	}
 	live, err := hold.AnyLive(ctx, j.p.db.Pool, namespace)
@@ -47,11 +47,16 @@ func (j *judging) ofReporters() (list []Warning) {
 		list = append(list, Warning{Code: UnknownReporter, Number: e.n, Examples: e.first,
 			Text: "it requires reporters that have never reported, and rests until they do"})
 	}
-	if e := j.unreported; e.n > 0 {
-		list = append(list, Warning{Code: LastUseUnproved, Number: e.n, Examples: e.first,
-			Text: "last use is no proof: a node that has an image sends nothing when it starts it, and no reporter holds what runs in " + count(e.n, "namespace")})
+	if j.unreported.n > 0 {
+		list = append(list, lastUseUnproved(j.unreported))
 	}
 	return list
+}
+
+// lastUseUnproved warns of what is chosen by last use in namespaces where no reporter is live.
+func lastUseUnproved(e examples) Warning {
+	return Warning{Code: LastUseUnproved, Number: e.n, Examples: e.first,
+		Text: "last use is no proof: a node that has an image sends nothing when it starts it, and no reporter holds what runs in " + count(e.n, "namespace")}
 }
 
 // Reported returns whether a reporter of what is deployed is live in a namespace. It returns the error

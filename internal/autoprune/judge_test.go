@@ -52,6 +52,7 @@ func TestJudge(t *testing.T) {
 		{namespace, `{"method": "creation_date", "olderThan": "6m", "tagPattern": "^pr-"}`, "short_age", ""},
 		{namespace, `{"method": "creation_date", "olderThan": "30d"}`, "selects_latest selects_releases", "app/web:latest"},
 		{repository, `{"method": "last_pulled", "olderThan": "30d"}`, "last_use_unproved selects_latest selects_releases", "app/web:latest"},
+		{namespace, `{"method": "max_bytes", "maxBytes": "100GiB"}`, "last_use_unproved", "app"},
 		{namespace, `{"method": "creation_date", "olderThan": "1m"}`, "selects_latest selects_most selects_releases short_age", ""},
 		{namespace, `{"method": "creation_date", "olderThan": "30d", "keep": [{"versions": "releases"}, {"tagPattern": "^(latest|main)$"}]}`, "", ""},
 		{namespace, `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-", "keep": [{"tagPattern": "^relaese"}, {"newest": 2}]}`, "keeps_nothing", ""},
@@ -89,6 +90,12 @@ func TestJudge(t *testing.T) {
 	}
 	if w := r.judged(namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/wbe"]}`)[autoprune.NoRepository]; !strings.Contains(w.Text, "default policies don't apply") {
 		t.Errorf("a policy that never matches says %q", w.Text)
+	}
+	r.reporter(web.NamespaceID, "prod", time.Hour)
+	for _, text := range []string{`{"method": "max_bytes", "maxBytes": "100GiB"}`, `{"method": "last_pulled", "olderThan": "30d", "tagPattern": "^pr-"}`} {
+		if found := r.judged(namespace, text); len(found) > 0 {
+			t.Errorf("%s, where a reporter is live: the warnings are %v", text, found)
+		}
 	}
 }
 

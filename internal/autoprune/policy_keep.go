@@ -121,9 +121,12 @@ func (p *Policy) keepsUsed() bool {
 	return slices.ContainsFunc(p.keep, func(k keepRule) bool { return k.kind == keepUsed })
 }
 
+// byLastUse returns whether the policy chooses the tags that it deletes by their last use.
+func (p *Policy) byLastUse() bool { return p.method == LastPulled || p.method == MaxBytes }
+
 // readsUses says whether the policy needs to know when tags were last used.
 func (p *Policy) readsUses() bool {
-	return p.method == LastPulled || p.method == MaxBytes || p.keepsUsed()
+	return p.byLastUse() || p.keepsUsed()
 }
 
 // readsUse returns whether the policy needs to know when a tag was last used that was pushed

@@ -240,7 +240,8 @@ func TestReporterEndsDuringRun(t *testing.T) {
 	if list, err := r.pruner.Rests(t.Context(), "app"); err != nil || len(list) != 1 {
 		t.Errorf("these rest: %+v, %v", list, err)
 	}
-	want := autoprune.Troubles{Unreported: 1, UnreportedIn: "app", Unproved: 1, UnprovedIn: "app"}
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1TiB"}`)
+	want := autoprune.Troubles{Unreported: 1, UnreportedIn: "app", Unproved: 2, UnprovedIn: "app"}
 	if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found != want {
 		t.Errorf("the doctor finds %+v, %v", found, err)
 	}

@@ -18,7 +18,7 @@ type Troubles struct {
 const maxTroubles = 1000
 
 // FindTroubles looks for policies that rest until somebody confirms their warnings, or until reporters
-// report that they require, and for last_pulled policies in namespaces where no reporter is live.
+// report that they require, and for policies by last use in namespaces where no reporter is live.
 func FindTroubles(ctx context.Context, q db.Querier) (t Troubles, err error) {
 	const rests = `SELECT count(*), COALESCE(min(name), '') FROM (
 		SELECT n.name FROM autoprunerests r JOIN live_namespaces n ON n.id = r.namespace_id
@@ -37,7 +37,7 @@ func FindTroubles(ctx context.Context, q db.Querier) (t Troubles, err error) {
 			SELECT n.name FROM (
 				SELECT namespace_id, policy FROM namespaceautoprunepolicy UNION ALL SELECT namespace_id, policy FROM repositoryautoprunepolicy) p
 			JOIN live_namespaces n ON n.id = p.namespace_id
-			WHERE p.policy LIKE '%"method":"last_pulled"%' AND p.policy NOT LIKE '%"mode":"off"%'
+			WHERE (p.policy LIKE '%"method":"last_pulled"%' OR p.policy LIKE '%"method":"max_bytes"%') AND p.policy NOT LIKE '%"mode":"off"%'
 				AND NOT EXISTS (SELECT FROM holdreporters h WHERE (h.namespace_id = n.id OR h.namespace_id IS NULL)
 					AND h.expires_at > now() AND h.reported_at + h.lease / 2 > now())
 			LIMIT $1) found`, &t.Unproved, &t.UnprovedIn},

@@ -29,7 +29,7 @@ const (
 	Reaches         WarningCode = "reaches"           // a default policy: the namespaces in which it applies
 	Uncovers        WarningCode = "uncovers"          // tags that would be deleted without the policy, or its keep rules
 	UnknownReporter WarningCode = "unknown_reporter"  // a reporter that has never reported in the namespace
-	LastUseUnproved WarningCode = "last_use_unproved" // last_pulled where no reporter lives
+	LastUseUnproved WarningCode = "last_use_unproved" // a choice by last use where no reporter lives
 	NotAllJudged    WarningCode = "not_all_judged"    // there was no time to look at all tags
 )
 

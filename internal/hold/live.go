@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -63,13 +65,24 @@ func CheckReporter(name string) error { return Place{Reporter: name}.check() }
 // AnyLive returns whether any reporter is live in a namespace: one of its own, or one of the whole
 // registry.
 func AnyLive(ctx context.Context, q db.Querier, namespace int64) (live bool, err error) {
-	err = q.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM holdreporters WHERE namespace_id = $1 AND expires_at > now() AND reported_at + lease / 2 > now()
+	without, err := WithoutLive(ctx, q, []int64{namespace})
+	return len(without) == 0, err
+}
+
+// WithoutLive returns those of the namespaces, in their order, in which no reporter is live.
+func WithoutLive(ctx context.Context, q db.Querier, namespaces []int64) (without []int64, err error) {
+	rows, err := q.Query(ctx, `
+		SELECT id FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (id, place)
+		WHERE NOT EXISTS (SELECT FROM holdreporters WHERE namespace_id = asked.id AND expires_at > now() AND reported_at + lease / 2 > now()
 				AND reported_at < now() + interval '1 minute')
-			OR EXISTS (SELECT FROM holdreporters WHERE namespace_id IS NULL AND expires_at > now() AND reported_at + lease / 2 > now()
-				AND reported_at < now() + interval '1 minute')`, namespace).Scan(&live)
-	if err != nil {
-		return false, fmt.Errorf("looking for reporters: %w", err)
+			AND NOT EXISTS (SELECT FROM holdreporters WHERE namespace_id IS NULL AND expires_at > now() AND reported_at + lease / 2 > now()
+				AND reported_at < now() + interval '1 minute')
+		ORDER BY place`, namespaces)
+	if err == nil {
+		without, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 	}
-	return live, nil
+	if err != nil {
+		return nil, fmt.Errorf("looking for reporters: %w", err)
+	}
+	return without, nil
 }

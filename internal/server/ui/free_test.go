@@ -63,7 +63,7 @@ func TestFreeOnPage(t *testing.T) {
 	want(t, string(r.send(t, path, form).WantStatus(t, 400).Content), `role="alert"`, `value="5 apples"`)
 	form.Set("unused", "5d")
 	page := string(r.send(t, path, form).WantStatus(t, 200).Content)
-	want(t, page, "<dd>2</dd>", "2.0 KiB", "of 1.5 KiB", "/ui/repositories/acme/web", "Delete 2 tags", "!can't be freed", "!other/api")
+	want(t, page, "<dd>2</dd>", "2.0 KiB", "of 1.5 KiB", "/ui/repositories/acme/web", "Delete 2 tags", "!can't be freed", "!other/api", "Last use is no proof", "no reporter holds what runs in 1 namespace: acme.")
 	if names := r.names(t, "acme/web"); names != "old-0 old-1 old-2 old-3" {
 		t.Fatalf("a preview left %s", names)
 	}

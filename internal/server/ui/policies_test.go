@@ -257,13 +257,16 @@ func TestPolicyByBytes(t *testing.T) {
 	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), `id="preview"`, "of 6 tags in 1 repository", "<dt>Goes</dt><dd>0</dd>", `value="10GiB"`)
 	form.Set("maxBytes", "1 kB")
 	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), "of 6 tags in 1 repository", ">pr-5<", "!<dt>Goes</dt><dd>0</dd>")
+	page := string(r.send(t, home+"/new", form).WantStatus(t, 409).Content)
+	want(t, page, "Not saved yet", "last use is no proof", "no reporter says what runs in this namespace")
+	form.Set("confirm", value(t, page, `<button name="confirm" value="`))
 	r.send(t, home+"/new", form).WantStatus(t, 303)
 	saved := r.policies(t, "/repository/acme/web")
 	if len(saved) != 1 || saved[0].Method != "max_bytes" || saved[0].Value != "1kB" || saved[0].SmallerThan != "1TiB" {
 		t.Fatalf("saved %+v", saved)
 	}
 	want(t, r.page(t, 200, home), "least recently used tags of a repository that stores more than 1kB")
-	page := r.page(t, 200, home+"/"+saved[0].UUID)
+	page = r.page(t, 200, home+"/"+saved[0].UUID)
 	want(t, page, `<option value="max_bytes" selected>`, `name="maxBytes" value="1kB"`)
 	want(t, string(r.send(t, "/ui/repositories/acme/web/-/forecast", editor(t, page)).WantStatus(t, 200).Content), "If it had another setting", "10GiB")
 }
