@@ -21,7 +21,6 @@ type Change struct {
 
 // Bounds of judging a change.
 const (
-	judgeWithin = 5 * time.Second
 	// judgedAtOnce is how many changes a process judges at once, since each uses a connection.
 	judgedAtOnce = 2
 	// maxReached is up to which number the namespaces are counted that a default policy reaches.
@@ -37,7 +36,7 @@ func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]Warning, erro
 	if err != nil {
 		return nil, err
 	}
-	j := &judging{p: p, target: t, change: c, until: time.Now().Add(judgeWithin)}
+	j := &judging{p: p, target: t, change: c, until: time.Now().Add(p.opt.JudgeWithin)}
 	if c.ID != "" {
 		old, err := p.Get(ctx, t, c.ID)
 		if err != nil {

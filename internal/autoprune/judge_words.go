@@ -30,7 +30,7 @@ func (j *judging) warnings() (list []Warning) {
 	}
 	add(Uncovers, j.uncovered, "%s, policies would delete %s that they leave now", what, count(j.uncovered.n, "tag"))
 	if j.partial {
-		list = append(list, Warning{Code: NotAllJudged, Text: fmt.Sprintf("there was no time to look at everything: %s in %s were looked at",
+		list = append(list, Warning{Code: NotAllJudged, Text: fmt.Sprintf("there was no time to judge it by all tags: %s in %s were looked at",
 			count(j.tags, "tag"), count(j.repositories, "repository"))})
 	}
 	return list

@@ -53,6 +53,9 @@ type Options struct {
 	MostPolicies int
 	// Grace is the grace period of policies that don't have their own. Default none.
 	Grace time.Duration
+	// JudgeWithin is how long it may take to judge a policy that a client saves. A run judges a
+	// policy for this long too, and at least for the length of a time slice. Default 5 s.
+	JudgeWithin time.Duration
 	// Pulls returns how far the pull statistics can be trusted. Nil: there are no
 	// statistics.
 	Pulls func(ctx context.Context) (PullRecord, error)
@@ -120,6 +123,7 @@ func New(o Options) (*Pruner, error) {
 	o.Lease = cmp.Or(o.Lease, time.Minute)
 	o.MostPolicies = min(cmp.Or(o.MostPolicies, MaxScopePolicies), MaxScopePolicies)
 	o.Turn = cmp.Or(o.Turn, 10*time.Second)
+	o.JudgeWithin = cmp.Or(o.JudgeWithin, 5*time.Second)
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Page = cmp.Or(o.Page, 5000)
 	o.IdleShare = cmp.Or(o.IdleShare, 0.01)

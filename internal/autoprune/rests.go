@@ -163,7 +163,7 @@ func (v *repositoryRun) judgeFirst(ctx context.Context, list []candidate) error 
 // judge judges a policy before it deletes its first tag of the namespace, and stores the result.
 func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *repositoryRun) (rests bool, err error) {
 	policy := s.Policy
-	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &policy, until: time.Now().Add(max(u.p.opt.Turn, judgeWithin)),
+	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &policy, until: time.Now().Add(max(u.p.opt.Turn, u.p.opt.JudgeWithin)),
 		pause: u.alive, change: Change{ID: s.ID, Policy: &policy}}
 	j.begin()
 	if err := j.settle(ctx, u.policies); err != nil {
@@ -174,13 +174,13 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 	} else {
 		err = j.namespace(ctx, u.task.namespace)
 	}
-	// If the time was too short for all tags, NotAllJudged is ignored: only warnings about the judged
-	// tags let the policy rest.
+	// If the time was too short for all tags, nobody knows what the policy deletes of the others: it
+	// rests by NotAllJudged, unless this was confirmed when it was saved.
 	if j.partial = errors.Is(err, errTimeOver); err != nil && !j.partial {
 		return false, err
 	}
 	known := u.policies.restOf(s).Confirmed
-	found := Unconfirmed(j.warnings(), slices.Concat(s.Confirmed, known, []WarningCode{NotAllJudged}))
+	found := Unconfirmed(j.warnings(), slices.Concat(s.Confirmed, known))
 	if err := u.storeJudged(ctx, s, found); err != nil {
 		return false, err
 	}

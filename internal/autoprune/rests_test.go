@@ -138,6 +138,39 @@ func TestRestsInLaterNamespace(t *testing.T) {
 	}
 }
 
+// TestNotAllJudged: if there is no time to judge a policy by all tags, this must be told when it is
+// saved, and the policy must rest before its first deletion, unless that was confirmed.
+func TestNotAllJudged(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.JudgeWithin, o.Turn = time.Nanosecond, time.Nanosecond })
+	app, other := r.repository("app/web"), r.repository("other/web")
+	r.tag(app, "pr-1", "m", 48*time.Hour)
+	r.tag(other, "pr-1", "m", 48*time.Hour)
+	const text = `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-"}`
+	namespace := autoprune.Target{Namespace: "app"}
+	if found := r.judged(namespace, text); len(found) != 1 || found[autoprune.NotAllJudged].Text == "" {
+		t.Fatalf("the warnings are %+v", found)
+	}
+	id, err := r.pruner.CreateConfirmed(t.Context(), namespace, policy(t, text), autoprune.Consent{Confirmed: []autoprune.WarningCode{}})
+	r.must(err)
+	_, err = r.pruner.CreateConfirmed(t.Context(), autoprune.Target{Namespace: "other"}, policy(t, text), autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.NotAllJudged}})
+	r.must(err)
+	r.run()
+	if a, b := r.tags(app), r.tags(other); len(a) != 1 || len(b) != 0 {
+		t.Fatalf("%v and %v stay", a, b)
+	}
+	rests, err := r.pruner.Rests(t.Context(), "app")
+	r.must(err)
+	if len(rests) != 1 || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != autoprune.NotAllJudged || !strings.Contains(rests[0].Text, "no time to judge it by all tags") {
+		t.Errorf("these rest: %+v", rests)
+	}
+	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 1, []autoprune.WarningCode{autoprune.NotAllJudged}))
+	r.run()
+	if got := r.tags(app); len(got) != 0 {
+		t.Errorf("after the confirmation, %v stay", got)
+	}
+}
+
 // reporter lets a reporter report that it runs nothing.
 func (r *registry) reporter(namespace any, name string, lease time.Duration) {
 	r.t.Helper()
