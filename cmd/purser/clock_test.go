@@ -6,8 +6,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -59,8 +61,12 @@ func TestDoubtfulClock(t *testing.T) {
 		t.Errorf("the overview: %d %s", code, text)
 	}
 	says(0, "v1", "tag", "list", "library/app")
-	if n := left(); n != 4 {
-		t.Errorf("%d of 4 rows are left that only their age makes superfluous", n)
+	if n := left(); n != 5 {
+		t.Errorf("%d of 5 rows are left that only their age makes superfluous", n)
+	}
+	kept := false
+	if err := d.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM auditlog WHERE tag = 'old')").Scan(&kept); err != nil || !kept {
+		t.Errorf("the old entry of the audit log is there: %v, %v", kept, err)
 	}
 	says(0, "so what is old is deleted", "clock", "confirm", "--yes")
 	says(0, "so what is old is deleted", "clock", "confirm") // there is nothing to confirm
@@ -91,7 +97,8 @@ func TestDoubtfulClock(t *testing.T) {
 }
 
 // aged writes a row of each kind that a worker deletes for its age alone: a session, a token, a
-// notice and a run. `left` counts those that are there.
+// notice, a run and a day of the history of pulls. `left` counts those that are there. There is an old
+// entry of the audit log too, which nobody looks for more often than once a minute.
 func aged(t *testing.T, d *db.DB) (left func() int) {
 	t.Helper()
 	const old = "now() - interval '400 days'"
@@ -100,17 +107,22 @@ func aged(t *testing.T, d *db.DB) (left func() int) {
 		"INSERT INTO sessions (secret_hash, id, account_id, expires_at) SELECT 'old', gen_random_uuid(), id, " + old + " FROM accounts WHERE name = 'carl'",
 		"INSERT INTO credentials (id, account_id, kind, secret_hash, expires_at) SELECT gen_random_uuid(), id, 'personal', 'old', " + old + " FROM accounts WHERE name = 'carl'",
 		"INSERT INTO webhooknotices (id, event, body, delivered_at) VALUES (gen_random_uuid(), 'old', '{}', " + old + ")",
+		"INSERT INTO pullhistory (day, pulls) VALUES (current_date - 800, 1)",
 		"INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at) VALUES (gen_random_uuid(), 0, 'old', 'success', " + old + ", " + old + ")",
 	} {
 		if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if err := audit.Append(t.Context(), d.Pool, audit.Entry{Kind: audit.PushRepo, Time: time.Now().AddDate(0, 0, -400), Tag: "old"}); err != nil {
+		t.Fatal(err)
+	}
 	return func() (n int) {
 		t.Helper()
 		err := d.Pool.QueryRow(t.Context(), `
 			SELECT (SELECT count(*) FROM sessions WHERE secret_hash = 'old') + (SELECT count(*) FROM credentials WHERE secret_hash = 'old')
-				+ (SELECT count(*) FROM webhooknotices WHERE event = 'old') + (SELECT count(*) FROM autopruneruns WHERE namespace = 'old')`).Scan(&n)
+				+ (SELECT count(*) FROM webhooknotices WHERE event = 'old') + (SELECT count(*) FROM autopruneruns WHERE namespace = 'old')
+				+ (SELECT count(*) FROM pullhistory WHERE day < current_date - 700)`).Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,6 +104,36 @@ func TestMonthBoundaries(t *testing.T) {
 	}
 }
 
+// TestDoubtfulClock: while the clock is in doubt, no old partition is dropped and no old entry is
+// deleted, though Update goes on with the rest. What it asks for is the time by which it judges.
+func TestDoubtfulClock(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	_, err := at(d, day("2026-01-15 00:00:00"), PartitionOptions{}).Update(t.Context())
+	must(t, err)
+	must(t, Append(t.Context(), d.Pool, Entry{Kind: PushRepo, Time: day("2026-01-20 00:00:00"), Tag: "in a partition"},
+		Entry{Kind: PushRepo, Time: day("2025-11-20 00:00:00"), Tag: "in the default partition"}))
+	now := day("2026-06-15 00:00:00")
+	why, asked := fmt.Errorf("the clocks disagree: %w", worker.ErrRest), time.Time{}
+	o := PartitionOptions{Retention: 60 * 24 * time.Hour, MayDrop: func(_ context.Context, now time.Time) error {
+		asked = now
+		return why
+	}}
+	done, err := at(d, now, o).Update(t.Context())
+	if err != nil || len(done.Dropped)+int(done.Deleted) > 0 || len(done.Made) != 2 || len(where(t, d)) != 2 || !asked.Equal(now) {
+		t.Errorf("in doubt: %+v, %v, asked for %v", done, err, asked)
+	}
+	why = errors.New("the database is away")
+	if done, err := at(d, now, o).Update(t.Context()); !errors.Is(err, why) || len(done.Dropped)+int(done.Deleted) > 0 {
+		t.Errorf("without an answer: %+v, %v", done, err)
+	}
+	why = nil
+	done, err = at(d, now, o).Update(t.Context())
+	if err != nil || len(done.Dropped) != 2 || done.Deleted != 1 || len(where(t, d)) != 0 {
+		t.Errorf("in doubt no more: %+v, %v", done, err)
+	}
+}
+
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -112,6 +112,45 @@ func TestClocksDiffer(t *testing.T) {
 	g.want(t, "1d 2h behind")
 }
 
+// TestClockOfStatistics: the pull statistics are in a database of another server. While its clock and
+// that of this process disagree, nothing is deleted, and what was found stands while it is away.
+func TestClockOfStatistics(t *testing.T) {
+	t.Parallel()
+	d, dsn := dbtest.New(t), dbtest.DSN(t)
+	setting := dbtest.Open(t, dsn)
+	exec(t, setting, "CREATE TABLE public.ahead (shift interval)")
+	exec(t, setting, "INSERT INTO ahead VALUES ('0')")
+	// The database's clock can't be set. A function of the same name that comes first stands for it.
+	exec(t, setting, `CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+		AS 'SELECT pg_catalog.clock_timestamp() + shift FROM public.ahead'`)
+	statistics := dbtest.Open(t, dsn+"&search_path=public,pg_catalog")
+	g, err := New(Options{DB: d, Statistics: statistics})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.machine = (&pretended{}).machine("a")
+	for _, tt := range []struct{ by, want string }{
+		{"0", ""},
+		{"60 days", "the clock of the statistics' database is 60d ahead of the clock of this process"},
+		{"4 minutes", ""},
+		{"-26 hours", "the clock of the statistics' database is 1d 2h behind"},
+	} {
+		exec(t, setting, "UPDATE ahead SET shift = $1::text::interval", tt.by)
+		if _, err := g.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		g.want(t, tt.want)
+		if err := g.CheckTime(t.Context(), time.Now()); (tt.want != "") != errors.Is(err, worker.ErrRest) {
+			t.Errorf("%s ahead: %v", tt.by, err)
+		}
+	}
+	statistics.Close()
+	if _, err := g.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.want(t, "the clock of the statistics' database is 1d 2h behind")
+}
+
 // TestDatabaseJumps: database and process are on one machine, whose clock is set while they run.
 func TestDatabaseJumps(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // midnight is a moment at which a day begins.
@@ -268,6 +270,35 @@ func TestRetention(t *testing.T) {
 	}
 	if after := number(t, s.stats, "SELECT (SELECT sum(tag_pull_count) FROM tagpullstatistics) + (SELECT sum(total_pull_count) FROM manifestpullstatistics)"); after != before {
 		t.Errorf("the counts were %d, and are %d", before, after)
+	}
+}
+
+// While the clock is in doubt, no history is deleted, however old it looks. What the worker asks for is
+// the time by which it judges, that of the statistics' database.
+func TestRetentionInDoubt(t *testing.T) {
+	t.Parallel()
+	s := open(t, true, 1)
+	s.since(t)
+	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET history_since = now() - interval '100 days'")
+	s.counted(t, s.pull(0, "v1", "a", time.Now().AddDate(0, 0, -60)))
+	why, asked := fmt.Errorf("the clocks disagree: %w", worker.ErrRest), time.Time{}
+	w, err := NewRetentionWorker(RetentionOptions{Stats: s.stats, Retention: 10 * 24 * time.Hour, Logger: quiet, MayDelete: func(_ context.Context, now time.Time) error {
+		asked = now
+		return why
+	}})
+	must(t, err)
+	if more, err := w.round(t.Context()); more || !errors.Is(err, worker.ErrRest) || time.Since(asked).Abs() > time.Hour {
+		t.Errorf("in doubt: %v, asked for %v", err, asked)
+	}
+	const history = "SELECT count(*) FROM pullhistory"
+	if n := number(t, s.stats, history); n != 1 {
+		t.Errorf("in doubt, %d days of the history are left", n)
+	}
+	why = nil
+	_, err = w.round(t.Context())
+	must(t, err)
+	if n := number(t, s.stats, history); n != 0 {
+		t.Errorf("in doubt no more, %d days of the history are left", n)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // inventory tells a sweeper which tags and manifests exist.
@@ -285,6 +286,33 @@ func TestSweeperRuns(t *testing.T) {
 	cancel()
 	must(t, <-done)
 	expect(t, s.stats, "in the end", "1 v2")
+}
+
+// While the clock is in doubt, the loop must sweep nothing, neither mark nor delete.
+func TestSweepInDoubt(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	exec(t, s.stats, "INSERT INTO tagpullstatistics (repository_id, tag_name, gone_since) VALUES (1, 'v1', now() - interval '31 days'), (1, 'v2', NULL)")
+	looked, asked := make(chan struct{}, 100), make(chan struct{}, 100)
+	v := &inventory{here: map[string]bool{}, look: func(int) { looked <- struct{}{} }}
+	w := v.sweeper(t, s.stats, func(o *SweeperOptions) {
+		o.Interval = time.Nanosecond
+		o.MayDelete = func(context.Context) error {
+			asked <- struct{}{}
+			return fmt.Errorf("the clocks disagree: %w", worker.ErrRest)
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	select {
+	case <-asked:
+	case <-looked:
+		t.Error("it sweeps in doubt")
+	}
+	cancel()
+	must(t, <-done)
+	expect(t, s.stats, "in doubt", "1 v1*", "1 v2")
 }
 
 // Three sweepers run while writers count pulls. Tags that exist all the time must lose no
