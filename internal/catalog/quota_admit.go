@@ -259,11 +259,17 @@ func (c *Catalog) overQuota(ctx context.Context, namespace string, e quotaExcess
 
 // roomComes says when what is deleted doesn't count any more, if that isn't at once.
 func (c *Catalog) roomComes(ctx context.Context, quota string) string {
+	trash := ""
+	if c.opt.TrashKeep > 0 {
+		trash = formatDelay(c.opt.TrashKeep)
+	}
 	switch {
-	case quota == "repositories" && c.opt.TrashKeep > 0:
-		return " (a repository counts until it is purged from the trash)"
-	case quota != "bytes":
+	case quota != "bytes" && trash == "":
 		return ""
+	case quota == "repositories":
+		return " (a deleted repository counts until it is purged from the trash, for " + trash + ")"
+	case quota == "tags":
+		return " (those of a deleted repository count until it is purged from the trash, for " + trash + ")"
 	}
 	var deleted, pruned time.Duration
 	err := c.db.Pool.QueryRow(ctx, `
@@ -276,10 +282,21 @@ func (c *Catalog) roomComes(ctx context.Context, quota string) string {
 		c.log.WarnContext(ctx, "couldn't read when garbage collection makes room", "error", err)
 		return " (it counts until garbage collection has deleted it)"
 	}
-	if deleted == pruned {
-		return fmt.Sprintf(" (it counts for about %s more)", formatDelay(deleted))
+	times := []string{"it counts for about " + formatDelay(deleted) + " more"}
+	if pruned != deleted {
+		times = append(times, "for "+formatDelay(pruned)+" if a policy deletes it")
 	}
-	return fmt.Sprintf(" (it counts for about %s more, and for %s if a policy deletes it)", formatDelay(deleted), formatDelay(pruned))
+	if trash != "" { // the rows of a purged repository are deleted without further delay
+		times = append(times, "for "+trash+" if its repository is deleted")
+	}
+	switch n := len(times); n {
+	case 1:
+	case 2:
+		times = []string{times[0] + ", and " + times[1]}
+	default:
+		times[n-1] = "and " + times[n-1]
+	}
+	return " (" + strings.Join(times, ", ") + ")"
 }
 
 // formatDelay formats how long something takes, roughly.

@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/loosefk"
 )
@@ -381,6 +383,39 @@ func TestRefusalSaysWhenRoomComes(t *testing.T) {
 		wantQuota(t, b.AdmitBlob(ctx, "acme/app", uuid.Nil, oci.Digest{}, 3), c.want)
 	}
 	wantQuota(t, b.CreateRepository(ctx, "acme/second"), "delete something first, or ask")
+}
+
+// TestRefusalSaysHowLongTrashCounts: what is in the trash counts until it is purged, and a refusal says
+// for how long that is.
+func TestRefusalSaysHowLongTrashCounts(t *testing.T) {
+	t.Parallel()
+	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = 72 * time.Hour })}
+	ctx := t.Context()
+	for _, namespace := range []string{"acme", "zoo"} {
+		config := b.Push(t, namespace+"/app", "four")
+		b.Put(t, namespace+"/app", catalogtest.Image(t, config, nil, nil), "v1")
+	}
+	b.limit(t, "acme", catalog.Usage{Bytes: 5, Repositories: 1, Tags: 1})
+	b.limit(t, "zoo", catalog.Usage{Bytes: 1000, Repositories: 5, Tags: 1})
+	for _, path := range []string{"acme/app", "zoo/app"} {
+		if err := b.DeleteRepository(ctx, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ prune, want string }{
+		{"7 days", "(it counts for about 2 days more, for 8 days if a policy deletes it, and for 3 days if its repository is deleted), or ask"},
+		{"1 day", "(it counts for about 2 days more, and for 3 days if its repository is deleted), or ask"},
+	} {
+		for event, delay := range map[string]string{"tag_delete": "1 day", "tag_prune": c.prune, "layer_delete": "1 day", "manifest_delete": "1 day"} {
+			b.Exec(t, `INSERT INTO gc_review_after_defaults (event, value) VALUES ($1, $2::text::interval)
+				ON CONFLICT (event) DO UPDATE SET value = EXCLUDED.value`, event, delay)
+		}
+		wantQuota(t, b.AdmitBlob(ctx, "acme/app", uuid.Nil, oci.Digest{}, 3), c.want)
+	}
+	wantQuota(t, b.CreateRepository(ctx, "acme/second"), "(a deleted repository counts until it is purged from the trash, for 3 days), or ask")
+	config := b.Push(t, "zoo/second", "four")
+	_, err := b.TryPut(ctx, "zoo/second", catalogtest.Image(t, config, nil, nil), "v1")
+	wantQuota(t, err, "(those of a deleted repository count until it is purged from the trash, for 3 days), or ask")
 }
 
 // TestQuotaRatiosOfTheFullest: if not all namespaces can be shown, those are that are nearest to one of
