@@ -14,7 +14,7 @@ import (
 // Exemption says that a policy doesn't select a tag, because an undo has restored the tag.
 type Exemption struct {
 	Tag    string    `json:"tag"`
-	Policy string    `json:"policy" doc:"Id of the policy that doesn't select the tag"`
+	Policy string    `json:"policy" doc:"Id of the policy that doesn't select the tag; free: bytes are freed without the tag"`
 	Since  time.Time `json:"since" doc:"When the tag was restored"`
 }
 
@@ -35,9 +35,10 @@ func (p *Pruner) Exemptions(ctx context.Context, repository string, after Exempt
 		JOIN tags t ON t.repository_id = e.repository_id AND t.top_level_namespace_id = @namespace AND t.id = e.tag_id
 		JOIN (SELECT uuid, rule_version FROM namespaceautoprunepolicy WHERE namespace_id = @namespace
 			UNION ALL SELECT uuid, rule_version FROM repositoryautoprunepolicy WHERE repository_id = @repository
-			UNION ALL SELECT uuid, rule_version FROM defaultautoprunepolicy) p ON p.uuid = e.policy AND p.rule_version <= e.version
+			UNION ALL SELECT uuid, rule_version FROM defaultautoprunepolicy
+			UNION ALL SELECT @free::text, 0) p ON p.uuid = e.policy AND p.rule_version <= e.version
 		WHERE e.repository_id = @repository AND (t.name, e.policy) > (@tag, @policy)
-		ORDER BY t.name, e.policy LIMIT @most`, db.Args{"namespace": o.namespace, "repository": o.repository, "tag": after.Tag, "policy": after.Policy, "most": n + 1})
+		ORDER BY t.name, e.policy LIMIT @most`, db.Args{"namespace": o.namespace, "repository": o.repository, "tag": after.Tag, "policy": after.Policy, "free": freeName, "most": n + 1})
 	if list, more, err = db.Page(rows, err, n, pgx.RowToStructByPos[Exemption]); err != nil {
 		return nil, false, fmt.Errorf("listing exemptions of %s: %w", repository, err)
 	}

@@ -232,7 +232,7 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 	})
 }
 
-// freeName is the id of a plan's policy.
+// freeName is the id of a plan's policy, and the policy of exemptions from freeing.
 const freeName = "free"
 
 func (f *freePlanner) collect(ctx context.Context, r *tagReader, verdict *Verdict, rules Rules, one *freeable) error {

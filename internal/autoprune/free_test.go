@@ -86,6 +86,24 @@ func TestFree(t *testing.T) {
 	if undone.Restored != 2 {
 		t.Errorf("the undo is %+v", undone)
 	}
+	// What was restored isn't freed again, until somebody ends that.
+	_, another := u.replica()
+	_, err = another.Work(t.Context()) // its first housekeeping
+	u.must(err)
+	if plan := u.plan("app", 1_000_000); plan.Tags != 6 {
+		t.Errorf("after the undo, the plan is %+v", plan)
+	}
+	list, _, err := u.pruner.Exemptions(t.Context(), "app/a", autoprune.ExemptionPlace{}, 10)
+	u.must(err)
+	if len(list) != 2 || list[0].Tag != "a2" || list[1].Tag != "a3" || list[0].Policy != "free" {
+		t.Errorf("the exemptions are %+v", list)
+	}
+	if n, err := u.pruner.EndExemptions(t.Context(), "app/a", "a3"); err != nil || n != 1 {
+		t.Errorf("%d exemptions were ended, %v", n, err)
+	}
+	if plan := u.plan("app", 1_000_000); plan.Tags != 7 {
+		t.Errorf("after the end of an exemption, the plan is %+v", plan)
+	}
 }
 
 // TestFreeRegistry: over the whole registry the order is one, and a blob that all images have is freed

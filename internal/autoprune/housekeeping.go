@@ -107,7 +107,7 @@ var leftovers = []struct{ what, sql string }{
 	{"deleting exemptions from policies whose rules were changed since", `
 		DELETE FROM autopruneexemptions e WHERE (repository_id, tag_id, policy) IN (
 			SELECT repository_id, tag_id, policy FROM autopruneexemptions x
-			WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
+			WHERE policy <> 'free' AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
 				AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
 				AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.rule_version <= x.version)
 			LIMIT 10000)`},

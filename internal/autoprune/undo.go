@@ -235,15 +235,16 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 		return nil
 	}
 	// An exemption names the current version of the policy, so it also applies if the
-	// policy was saved between the run and the undo.
+	// policy was saved between the run and the undo. What a request to free deleted, or a policy
+	// that is gone, is exempt from freeing.
 	_, err := tx.Exec(ctx, `
 		INSERT INTO autopruneexemptions (repository_id, tag_id, policy, version)
-		SELECT $1, w.id, w.policy, p.version
+		SELECT DISTINCT $1::bigint, w.id, COALESCE(p.uuid, $4), COALESCE(p.version, 0)
 		FROM unnest($2::bigint[], $3::text[]) AS w (id, policy)
-		JOIN (SELECT uuid, version FROM namespaceautoprunepolicy WHERE uuid = ANY ($3)
+		LEFT JOIN (SELECT uuid, version FROM namespaceautoprunepolicy WHERE uuid = ANY ($3)
 			UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy WHERE uuid = ANY ($3)
 			UNION ALL SELECT uuid, version FROM defaultautoprunepolicy WHERE uuid = ANY ($3)) p ON p.uuid = w.policy
-		ON CONFLICT DO NOTHING`, target.ID, ids, policies)
+		ON CONFLICT DO NOTHING`, target.ID, ids, policies, freeName)
 	if err != nil {
 		return fmt.Errorf("exempting restored tags: %w", err)
 	}
