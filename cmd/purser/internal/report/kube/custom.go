@@ -69,6 +69,8 @@ type definition struct {
 // schema is the part of a schema that may have a template of pods.
 type schema struct {
 	Properties map[string]schema `json:"properties"`
+	Items      *schema           `json:"items"`                // of an array
+	Others     *schema           `json:"additionalProperties"` // of a map
 	// Any says that objects may have members that the schema doesn't name.
 	Any bool `json:"x-kubernetes-preserve-unknown-fields"`
 }
@@ -82,8 +84,12 @@ func (s *schema) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(s))
 }
 
-// hasTemplate reports whether objects have spec.template.spec.containers, or may have it.
+// hasTemplate reports whether objects have templates of pods somewhere in their spec, or may have one
+// in spec.template.
 func (s schema) hasTemplate() bool {
+	if s.Properties["spec"].nests() {
+		return true
+	}
 	for depth, member := range []string{"spec", "template", "spec"} {
 		if s = s.Properties[member]; len(s.Properties) == 0 {
 			return s.Any && depth > 0
@@ -93,10 +99,21 @@ func (s schema) hasTemplate() bool {
 	return ok || s.Any
 }
 
+// nests reports whether values of the schema have a member spec.containers, at any depth: a template of
+// pods, such as those in the groups of workers of a RayCluster.
+func (s schema) nests() bool {
+	for name, member := range s.Properties {
+		if _, ok := member.Properties["containers"]; ok && name == "spec" || member.nests() {
+			return true
+		}
+	}
+	return s.Items != nil && s.Items.nests() || s.Others != nil && s.Others.nests()
+}
+
 // definitionsPage is how many definitions a page has: one may have a megabyte.
 const definitionsPage = 20
 
-// customKinds returns the custom kinds that have templates of pods, such as Argo's Rollouts. Without
+// customKinds returns the custom kinds that have templates of pods, such as Argo's Rollouts and JobSets. Without
 // the right to list definitions it returns none, and says so: most of what such objects run is in
 // the list of pods anyway, and only what they would start later is missed.
 func (c *cluster) customKinds(ctx context.Context, d *deployed) (kinds []kind, err error) {
@@ -128,23 +145,38 @@ func (c *cluster) customKinds(ctx context.Context, d *deployed) (kinds []kind, e
 	return kinds, err
 }
 
-// customObject is an object of a custom kind. Members that aren't of the types of a template of
-// pods are of no template.
+// customObject is an object of a custom kind.
 type customObject struct {
 	Metadata metadata `json:"metadata"`
-	Spec     struct {
-		Template json.RawMessage `json:"template"`
-	} `json:"spec"`
+	Spec     any      `json:"spec"`
+}
+
+// templates calls `each` with the specifications of the templates of pods in a value: members spec that
+// have containers. Those whose members aren't of the types of such a specification are of no template.
+func templates(value any, each func(podSpec)) {
+	switch value := value.(type) {
+	case []any:
+		for _, one := range value {
+			templates(one, each)
+		}
+	case map[string]any:
+		if spec, ok := value["spec"].(map[string]any); ok && spec["containers"] != nil {
+			var s podSpec
+			if text, err := json.Marshal(spec); err == nil && json.Unmarshal(text, &s) == nil {
+				each(s)
+			}
+		}
+		for _, one := range value {
+			templates(one, each)
+		}
+	}
 }
 
 func custom(def definition, version string, d *deployed) kind {
 	group := "apis/" + def.Spec.Group + "/" + version
 	user := strings.ToLower(def.Spec.Names.Kind)
 	return kind{def.Spec.Group, def.Spec.Names.Plural, reader(group, def.Spec.Names.Plural, func(o customObject) {
-		var t podTemplate
-		if json.Unmarshal(o.Spec.Template, &t) == nil {
-			d.template(t.Spec, time.Time{}, o.Metadata.user(user))
-		}
+		templates(o.Spec, func(s podSpec) { d.template(s, time.Time{}, o.Metadata.user(user)) })
 	})}
 }
 

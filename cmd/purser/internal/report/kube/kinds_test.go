@@ -29,12 +29,23 @@ func TestKinds(t *testing.T) {
 				definition("rollouts", "Namespaced", nested(`{"properties":{"containers":{"type":"array"}}}`)),
 				definition("jobsets", "Namespaced", nested(`{"x-kubernetes-preserve-unknown-fields":true}`)),
 				definition("secrets", "Namespaced", nested(`{"type":"object"}`)),
+				definition("leaderworkersets", "Namespaced", `{"properties":{"spec":{"properties":{"leaderWorkerTemplate":{"properties":{"workerTemplate":{"properties":{"spec":
+					{"properties":{"containers":{"type":"array"}}}}}}}}}}}`),
+				definition("rayclusters", "Namespaced", `{"properties":{"spec":{"properties":{"workerGroupSpecs":{"type":"array","items":{"properties":{"template":{"properties":{"spec":
+					{"properties":{"containers":{"type":"array"}}}}}}}}}}}}`),
+				definition("pools", "Namespaced", `{"properties":{"spec":{"properties":{"groups":{"additionalProperties":{"properties":{"pods":{"properties":{"spec":
+					{"properties":{"containers":{"type":"array"}}}}}}},"loose":{"additionalProperties":true}}}}}}`),
+				definition("additions", "Namespaced", `{"properties":{"spec":{"properties":{"containers":{"type":"array"}}}}}`), // to pods that others make
 				definition("machines", "Cluster", nested(`{"properties":{"containers":true}}`)),
 			},
-			"/apis/argoproj.io/v1alpha1/rollouts": {object("Rollout", "ro-1", "", `"spec":{`+template("r.example/ro:v1")+`}`), object("Rollout", "ro-2", "", `"spec":{"template":"x"}`)},
-			"/apis/argoproj.io/v1alpha1/jobsets":  {object("JobSet", "js-1", "", `"spec":{`+template("r.example/js:v1")+`}`)},
-			"/apis/argoproj.io/v1alpha1/secrets":  {object("Secret", "se-1", "", `"spec":{`+template("r.example/se:v1")+`}`)},
-			"/apis/argoproj.io/v1alpha1/machines": {object("Machine", "ma-1", "", `"spec":{`+template("r.example/ma:v1")+`}`)},
+			"/apis/argoproj.io/v1alpha1/rollouts":         {object("Rollout", "ro-1", "", `"spec":{`+template("r.example/ro:v1")+`}`), object("Rollout", "ro-2", "", `"spec":{"template":"x"}`)},
+			"/apis/argoproj.io/v1alpha1/jobsets":          {object("JobSet", "js-1", "", `"spec":{`+template("r.example/js:v1")+`}`)},
+			"/apis/argoproj.io/v1alpha1/secrets":          {object("Secret", "se-1", "", `"spec":{`+template("r.example/se:v1")+`}`)},
+			"/apis/argoproj.io/v1alpha1/leaderworkersets": {object("LeaderWorkerSet", "lw-1", "", `"spec":{"leaderWorkerTemplate":{"size":2,"workerTemplate":{"spec":{"containers":[{"name":"c","image":"r.example/lw:v1"}]}}}}`)},
+			"/apis/argoproj.io/v1alpha1/rayclusters":      {object("RayCluster", "ra-1", "", `"spec":{"workerGroupSpecs":[{"template":{"spec":{"containers":"none"}}},{`+template("r.example/ra:v1")+`}]}`)},
+			"/apis/argoproj.io/v1alpha1/pools":            {object("Pool", "po-1", "", `"spec":{"groups":{"a":{"pods":{"spec":{"initContainers":[{"name":"i","image":"r.example/in:v1"}],"containers":[{"name":"c","image":"r.example/po:v1"}]}}}}}`)},
+			"/apis/argoproj.io/v1alpha1/additions":        {object("Addition", "ad-1", "", `"spec":{"containers":[{"name":"c","image":"r.example/ad:v1"}]}`)},
+			"/apis/argoproj.io/v1alpha1/machines":         {object("Machine", "ma-1", "", `"spec":{`+template("r.example/ma:v1")+`}`)},
 		}}
 	}
 	read := func(a *apiServer, namespaces ...string) (map[string]string, string) {
@@ -48,17 +59,18 @@ func TestKinds(t *testing.T) {
 		return names(t, found.Images), strings.Join(found.Unread, "\n")
 	}
 	got, unread := read(server())
-	for _, image := range []string{"rc", "pt", "ro", "js", "ma"} {
-		if got["r.example/"+image+":v1"] == "" || len(got) != 5 || unread != "" {
+	for _, image := range []string{"rc", "pt", "ro", "js", "ma", "lw", "ra", "po", "in"} {
+		if got["r.example/"+image+":v1"] == "" || len(got) != 9 || unread != "" {
 			t.Errorf("no %s in %v; unread: %s", image, got, unread)
 		}
 	}
 	for path, want := range map[string]string{
 		"/apis/argoproj.io/v1alpha1/rollouts": "rollouts.argoproj.io have templates of pods and weren't read", definitions: "custom resources weren't read",
+		"/apis/argoproj.io/v1alpha1/rayclusters": "rayclusters.argoproj.io have templates of pods and weren't read",
 	} {
 		a := server()
 		a.answer = map[string]int{path: 403}
-		if got, unread := read(a); !strings.Contains(unread, want) || got["r.example/ro:v1"] != "" || got["r.example/rc:v1"] == "" {
+		if got, unread := read(a); !strings.Contains(unread, want) || got["r.example/ro:v1"] != "" && got["r.example/ra:v1"] != "" || got["r.example/rc:v1"] == "" {
 			t.Errorf("%s is forbidden: %v; unread: %s", path, got, unread)
 		}
 		a = server()
