@@ -52,8 +52,8 @@ var failures = []failure{
 	{"the database's clock is in doubt", map[string]string{"PurserDeletionRests": ""}, 0, failClock},
 	{"nobody renews the certificate", map[string]string{"PurserCertificateEnds": ""}, 0, failCertificate},
 	{"Redis is gone", map[string]string{"PurserRedisDown": ""}, 0, failRedis},
-	{"a quota is full, a receiver of notices and a reporter are gone", map[string]string{
-		"PurserQuotaNearlyUsed": "namespace:acme", "PurserWebhooksWait": "", "PurserReporterIsSilent": "",
+	{"a quota is full, a receiver of notices, a reporter and an image in use are gone", map[string]string{
+		"PurserQuotaNearlyUsed": "namespace:acme", "PurserWebhooksWait": "", "PurserReporterIsSilent": "", "PurserImagesUnresolved": "",
 	}, 0, failUsers},
 }
 
@@ -448,6 +448,9 @@ func failUsers(t *testing.T) (healthy, first, second scrape) {
 	r.remote("quota", "set", "acme", "--tags", "1150")
 	r.remote("webhook", "create", "acme", "--url", "http://"+freeAddr(t), "--events", "push")
 	r.remote("report", "stdin", "prod", writeFile(t, "list", d.String()+"\n"), "--namespace", "acme", "--lease", "1h")
+	if code, out := purser(t, []string{"PURSER_SERVER=" + r.URL()}, "report", "stdin", "other", writeFile(t, "other", "acme/app:none\n"), "--namespace", "acme"); code != 4 {
+		t.Fatalf("a report of an image that isn't there exits with %d:\n%s", code, out)
+	}
 	for i := range 1149 {
 		if _, err := r.API().putManifest(t.Context(), "acme/app", fmt.Sprintf("t%d", i), "application/vnd.oci.image.manifest.v1+json", image); err != nil {
 			t.Fatal(err)
@@ -456,6 +459,7 @@ func failUsers(t *testing.T) (healthy, first, second scrape) {
 	pg.exec("UPDATE holdreporters SET reported_at = reported_at - interval '31 min', expires_at = expires_at - interval '31 min'") // time passes
 	r.until(atLeast(1), `purser_hold_reporters{state="silent"`)
 	r.until(atLeast(0.95), "purser_quota_used_ratio")
+	r.until(atLeast(1), "purser_hold_unresolved_images")
 	second = r.until(atLeast(1001), "purser_webhook_pending")
 	return healthy, second, second
 }

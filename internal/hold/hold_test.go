@@ -249,7 +249,7 @@ func TestSilence(t *testing.T) {
 func TestGaugesWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, "")})
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, ""), Unresolved: []hold.Unresolved{{Name: "r.example/acme/a:v1"}, {Name: "r.example/acme/b:v1"}}})
 	values := func() map[string]float64 {
 		families, err := b.metrics.Gather()
 		if err != nil {
@@ -281,7 +281,8 @@ func TestGaugesWithoutDatabase(t *testing.T) {
 		if _, err := b.Watch(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := values(); got["purser_hold_reporters live"] != 1 || got["purser_held_digests"] != 3 || got["purser_hold_seconds_left acme prod"] <= 0 {
+		if got := values(); got["purser_hold_reporters live"] != 1 || got["purser_held_digests"] != 3 || got["purser_hold_seconds_left acme prod"] <= 0 ||
+			got["purser_hold_unresolved_images"] != 2 {
 			t.Fatalf("the metrics are %v", got)
 		}
 		if _, err := b.Watch(fail()); err == nil {
@@ -293,6 +294,17 @@ func TestGaugesWithoutDatabase(t *testing.T) {
 			}
 		}
 		b.exec(t, "ALTER TABLE IF EXISTS away RENAME TO holdreporters")
+	}
+	// The next whole list lacks one, and then the reporter's holds end.
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, ""), Unresolved: []hold.Unresolved{{Name: "r.example/acme/b:v1"}}})
+	for _, want := range []float64{1, 0} {
+		if _, err := b.Watch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := values(); got["purser_hold_unresolved_images"] != want {
+			t.Errorf("the metrics are %v, want %v unresolved images", got, want)
+		}
+		b.exec(t, "UPDATE holdreporters SET reported_at = reported_at - 2 * lease, expires_at = expires_at - 2 * lease")
 	}
 }
 
