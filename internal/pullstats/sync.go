@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,9 +34,12 @@ type SyncOptions struct {
 	// counting was switched off for longer, unread entries may have been dropped. 0: entries
 	// are kept for ever.
 	Retention time.Duration
-	Logger    *slog.Logger    // default slog.Default()
-	Metrics   *Metrics        // nil: none
-	Worker    *worker.Metrics // nil: none
+	// Patience is how long Settle waits for processes before it returns ErrUnsettled. Default
+	// 15 s.
+	Patience time.Duration
+	Logger   *slog.Logger    // default slog.Default()
+	Metrics  *Metrics        // nil: none
+	Worker   *worker.Metrics // nil: none
 }
 
 // SyncWorker counts the pulls that are in the audit log and adds them to the statistics.
@@ -58,7 +62,7 @@ type SyncWorker struct {
 	suspects   map[int64]suspect // processes that were found silent, by their ids
 
 	lag      time.Duration           // joinLag, except in tests
-	patience time.Duration           // settleFor, except in tests
+	patience time.Duration           // SyncOptions.Patience
 	confirm  time.Duration           // confirmAfter, except in tests
 	crash    func(step string) error // for tests: may end the batch as a crash of the process would
 }
@@ -80,7 +84,7 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, patience: settleFor, confirm: confirmAfter, crash: func(string) error { return nil }}
+	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, patience: cmp.Or(o.Patience, settleFor), confirm: confirmAfter, crash: func(string) error { return nil }}
 	w.loop = worker.New(worker.Options{
 		Name: "pull statistics", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
 	})

@@ -1,12 +1,19 @@
 package management_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -145,4 +152,108 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 		off.Put(t, "acme/app", "v1", off.Simple(t, "acme/app", 1, nil))
 		off.Manage(t, "GET", tags+"90d", "").Refused(t, 409, "invalid_request", "pulls aren't counted here.*pull_statistics.enabled")
 	}
+}
+
+// besideAnother returns a registry with the tags checked, pulled and never of acme/app, none of
+// which was used for 100 days as far as the statistics know. Another process has just answered a
+// HEAD of checked and a GET of pulled. It writes these uses once `write` is called. The registry
+// waits for this process as long as `patience`.
+func besideAnother(t *testing.T, patience time.Duration) (r *registry, write func()) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	var places pullstats.Databases
+	r = onDatabase(t, func(o *servertest.Options, d *db.DB) {
+		var err error
+		places = pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
+		o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d})
+		must(err)
+		o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Patience: patience, Logger: quiet})
+		must(err)
+	})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: quiet})
+	must(err)
+	log := audit.NewRecorder(audit.RecorderOptions{DB: places.Log, Alive: catalog.AliveRepositories, Log: quiet})
+	other := pullstats.NewRecorder(pullstats.RecorderOptions{Log: log, Count: true, LastUsed: lastUsed, Logger: quiet})
+	must(other.Open(t.Context()))
+	digests := map[string]oci.Digest{}
+	for i, name := range []string{"checked", "pulled", "never"} {
+		digests[name] = r.Put(t, "acme/app", name, r.Simple(t, "acme/app", i, nil))
+	}
+	r.Manage(t, "POST", "/pull_statistics/flush", "").WantStatus(t, 200)
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '200 days', checks_since = now() - interval '200 days'")
+	r.Exec(t, "UPDATE tags SET updated_at = NULL, created_at = now() - interval '100 days'")
+	var id int64
+	must(r.DB.Pool.QueryRow(t.Context(), "SELECT id FROM repositories WHERE path = 'acme/app'").Scan(&id))
+	use := func(tag string) audit.Entry {
+		return audit.Entry{Kind: audit.PullRepo, Repository: "acme/app", RepositoryID: id, Tag: tag, Digest: digests[tag]}
+	}
+	other.Checked(t.Context(), use("checked"))
+	other.Pulled(t.Context(), use("pulled"))
+	return r, func() {
+		ctx, stop := context.WithCancel(context.Background())
+		var running errgroup.Group
+		for _, run := range []func(context.Context) error{other.Run, lastUsed.Run, log.Run} {
+			running.Go(func() error { return run(ctx) })
+		}
+		t.Cleanup(func() {
+			stop()
+			running.Wait() //nolint:errcheck // they return nil
+		})
+	}
+}
+
+// unusedOnce lists the tags of acme/app that weren't used for 90 days. It calls `fn` when the API
+// has asked the other processes for their uses, or has answered without that.
+func unusedOnce(t *testing.T, r *registry, fn func()) answer {
+	t.Helper()
+	asked := func() (n int64) {
+		if err := r.DB.Pool.QueryRow(t.Context(), "SELECT last_value FROM pullrecorders_asked").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before, answers := asked(), make(chan answer, 1)
+	go func() { answers <- r.Manage(t, "GET", "/repository/acme/app/tag/?not_pulled_for=90d&sort=name", "") }()
+	eventually(t, "the API asks the other process", func() bool { return len(answers) > 0 || asked() > before })
+	fn()
+	return <-answers
+}
+
+// TestAPITagsNotPulledForWaits: another process has answered a HEAD and a GET, and hasn't written
+// these uses when a client lists the unused tags. The API must wait until that process has, and
+// must not list their tags.
+func TestAPITagsNotPulledForWaits(t *testing.T) {
+	t.Parallel()
+	r, write := besideAnother(t, time.Minute)
+	var list tagList
+	unusedOnce(t, r, write).Into(t, 200, &list)
+	if list.names() != "never" {
+		t.Errorf("the unused tags are %q, want never", list.names())
+	}
+}
+
+// TestAPITagsNotPulledForUnwritten: the other process doesn't write its uses. The API must answer
+// that it can't tell now which tags are unused.
+func TestAPITagsNotPulledForUnwritten(t *testing.T) {
+	t.Parallel()
+	r, _ := besideAnother(t, 100*time.Millisecond)
+	unusedOnce(t, r, func() {}).Refused(t, 503, "unavailable", "which tags weren't pulled for 90d can't be told now: a process hasn't written yet")
+}
+
+// TestAPITagsNotPulledForKilled: the other process counts as killed while the API waits for its
+// uses, so the statistics lack uses. The API must notice that after it has waited.
+func TestAPITagsNotPulledForKilled(t *testing.T) {
+	t.Parallel()
+	r, _ := besideAnother(t, time.Minute)
+	unusedOnce(t, r, func() {
+		r.Exec(t, `
+			WITH killed AS (UPDATE pullrecorders SET ended_at = now() RETURNING id)
+			UPDATE pullstatisticsprocessingstate SET recorded_since = now() FROM killed`)
+	}).Refused(t, 409, "invalid_request", "which tags weren't pulled for 90d can't be told: pulls are counted since")
 }
