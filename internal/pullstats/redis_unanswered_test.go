@@ -161,6 +161,23 @@ func (p *proxy) on(text string, n int, f fault) {
 	}
 }
 
+// hang lets the requests that contain the string `text` wait until resume is called. The channel
+// reached is closed when the first of them comes.
+func (p *proxy) hang(text string) (reached <-chan struct{}, resume func()) {
+	first, free := make(chan struct{}), make(chan struct{})
+	come := sync.OnceFunc(func() { close(first) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.judge = func(request []byte) fault {
+		if bytes.Contains(request, []byte(text)) {
+			come()
+			<-free
+		}
+		return pass
+	}
+	return first, sync.OnceFunc(func() { close(free) })
+}
+
 func (p *proxy) times() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,16 +321,8 @@ func TestHeadForgottenWhileSent(t *testing.T) {
 	h.add(t.Context(), e, false)
 	must(t, h.send(t.Context(), time.Now())) // loads this script too
 	h.again()
-	reached, release := make(chan struct{}), make(chan struct{})
-	p.mu.Lock()
-	p.judge = func(request []byte) fault {
-		if bytes.Contains(request, []byte(headScript.Hash())) {
-			close(reached)
-			<-release
-		}
-		return pass
-	}
-	p.mu.Unlock()
+	reached, resume := p.hang(headScript.Hash())
+	defer resume()
 	sent := make(chan error, 1)
 	go func() { sent <- h.send(t.Context(), time.Now()) }()
 	<-reached
@@ -323,7 +332,7 @@ func TestHeadForgottenWhileSent(t *testing.T) {
 	if n := h.unsent(); n != 0 {
 		t.Errorf("%d HEADs wait after the only one was forgotten", n)
 	}
-	close(release)
+	resume()
 	must(t, <-sent)
 	if n := h.unsent(); n != 0 {
 		t.Errorf("%d HEADs wait, want none", n)

@@ -51,20 +51,11 @@ func TestSettle(t *testing.T) {
 					must(t, w.Settle(t.Context()))
 					rec.presence.gate.on.Store(false) // nothing runs that would report
 					use(rec, s)
-					tick := func() {
-						_, err := rec.presence.tick(t.Context())
-						must(t, err)
-					}
-					tick()
-					tick() // it has learned what others ask
-					if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || !strings.Contains(err.Error(), rec.presence.instance) {
-						t.Fatalf("before the use is written: %v", err)
-					}
-					tick()
-					tick()
-					if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || testutil.ToFloat64(m.silent) != 1 {
-						t.Fatalf("before the use is written, and reported: %v; waiting for %v", err, testutil.ToFloat64(m.silent))
-					}
+					reporting(t, rec, func() {
+						if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || !strings.Contains(err.Error(), rec.presence.instance) || testutil.ToFloat64(m.silent) != 1 {
+							t.Fatalf("before the use is written: %v; waiting for %v", err, testutil.ToFloat64(m.silent))
+						}
+					})
 					if killed {
 						exec(t, s.stats, "UPDATE pullrecorders SET seen_at = now() - interval '5 minutes'")
 						if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) { // it finds the process dead
@@ -92,18 +83,81 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// reporting calls fn, and lets the recorder report meanwhile, as often as it does when it is asked.
+func reporting(t testing.TB, rec *Recorder, fn func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil && ctx.Err() == nil {
+			_, err = rec.presence.tick(context.WithoutCancel(ctx))
+			pause(ctx, 10*time.Millisecond) //nolint:errcheck // then the loop ends
+		}
+		done <- err
+	}()
+	fn()
+	stop()
+	must(t, <-done)
+}
+
+// A batch of pulls is on its way to a Redis that hangs, so that these pulls are in no queue, not in
+// Redis, and not in the audit log. Settle must name the process and fail, until they are written.
+func TestSettleInFlight(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*RecorderOptions){"logged": func(*RecorderOptions) {}, "not logged": unlogged} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, true, 1)
+			r, p := startRedis(t).behind(t, s.stats)
+			w := s.worker(t, func(o *SyncOptions) { o.Redis, o.Patience = r, time.Second })
+			must(t, w.Sync(t.Context()))
+			rec := s.recorder(t, r, change)
+			must(t, rec.Open(t.Context()))
+			rec.presence.gate.on.Store(false)                  // nothing runs that would report
+			recorded(t, rec, s.pull(0, "v0", "z", time.Now())) // loads the scripts
+			begun := time.Now().Add(-time.Second)              // for the clocks' offset
+			reached, resume := p.hang(recordScript.Hash())
+			defer resume()
+			rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				rec.queue.send(context.WithoutCancel(t.Context()), time.Now(), time.Now().Add(time.Minute)) //nolint:errcheck // Redis may have hung too long
+			}()
+			<-reached
+			reporting(t, rec, func() {
+				if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || !strings.Contains(err.Error(), rec.presence.instance) {
+					t.Errorf("while Redis hangs: %v", err)
+				}
+			})
+			resume()
+			<-sent
+			finish(t, rec)
+			must(t, w.Settle(t.Context()))
+			uses, err := w.Uses(t.Context(), s.repositories[0], []string{"v1"}, nil)
+			must(t, err)
+			if at := uses.Tags["v1"]; at.Before(begun) {
+				t.Errorf("the tag was used at %v, want since %v", at, begun)
+			}
+		})
+	}
+}
+
 // Recorders of several processes record uses, some of them in Redis. New ones start, others end,
-// and the clocks of the processes differ. Whoever calls Settle, and then Uses, must see each use
+// and the clocks of the processes differ. In one case Redis hangs now and then, and is slow for the
+// recorders. Whoever calls Settle, and then Uses, must see each use
 // that was answered before the call.
 func TestSettleStorm(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"log", "redis", "redis, and not logged"} {
+	for _, how := range []string{"log", "redis", "redis, and not logged", hangingRedis} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			server := startRedis(t)
 			s := open(t, true, 2)
-			r := server.open(t, s.stats)
-			w := s.worker(t, func(o *SyncOptions) { o.Redis = r })
+			r, p := server.behind(t, s.stats)
+			w := s.worker(t, func(o *SyncOptions) { o.Redis = server.open(t, s.stats) })
 			must(t, w.Sync(t.Context()))
 			storm := &useStorm{s: s, redis: r, how: how, answered: map[string]time.Time{}}
 			group, ctx := errgroup.WithContext(t.Context())
@@ -114,6 +168,9 @@ func TestSettleStorm(t *testing.T) {
 			}
 			for range 2 {
 				group.Go(func() error { return storm.judge(ctx, w) })
+			}
+			if how == hangingRedis {
+				group.Go(func() error { return storm.hinder(ctx, t, server, p) })
 			}
 			group.Go(func() error {
 				storm.last(ctx, testscale.Pick(3*time.Second, time.Minute))
@@ -127,6 +184,23 @@ func TestSettleStorm(t *testing.T) {
 			t.Logf("%d uses by %d processes, %d looks", storm.uses.Load(), storm.processes.Load(), storm.looks.Load())
 		})
 	}
+}
+
+// hangingRedis is the case of TestSettleStorm whose Redis hangs now and then.
+const hangingRedis = "redis that hangs"
+
+// hinder lets Redis hang, and then be slow for the recorders, in turns until ctx ends.
+func (u *useStorm) hinder(ctx context.Context, t testing.TB, server redisServer, p *proxy) error {
+	some := func() { pause(ctx, 400*time.Millisecond) } //nolint:errcheck // then the loop ends
+	for ctx.Err() == nil {
+		some()
+		server.Suspend(t)
+		some()
+		server.Resume(t)
+		some()
+		p.lag(150*time.Millisecond, some)
+	}
+	return nil
 }
 
 // useStorm is the state of TestSettleStorm.
@@ -217,15 +291,17 @@ func (u *useStorm) use(t testing.TB, rec *Recorder, random *rand.Rand) {
 
 // judge asks when tags were last used, as a run of auto-pruning does.
 func (u *useStorm) judge(ctx context.Context, w *SyncWorker) error {
+look:
 	for ctx.Err() == nil {
-		u.looks.Add(1)
 		before := map[string]time.Time{}
 		u.mu.Lock()
 		for name, at := range u.answered {
 			before[name] = at
 		}
 		u.mu.Unlock()
-		if err := w.Settle(context.WithoutCancel(ctx)); err != nil {
+		if err := w.Settle(context.WithoutCancel(ctx)); u.unknown(err) {
+			continue
+		} else if err != nil {
 			return err
 		}
 		for repository, id := range u.s.repositories {
@@ -240,7 +316,9 @@ func (u *useStorm) judge(ctx context.Context, w *SyncWorker) error {
 				}
 			}
 			uses, err := w.Uses(context.WithoutCancel(ctx), id, tags, digests)
-			if err != nil {
+			if u.unknown(err) {
+				continue look
+			} else if err != nil {
 				return err
 			}
 			for _, list := range []map[string]time.Time{uses.Tags, uses.Manifests} {
@@ -255,10 +333,14 @@ func (u *useStorm) judge(ctx context.Context, w *SyncWorker) error {
 		for name, at := range before {
 			return fmt.Errorf("the use of %s, answered %v ago, isn't known", name, time.Since(at))
 		}
+		u.looks.Add(1)
 		pause(ctx, time.Duration(rand.IntN(200))*time.Millisecond) //nolint:errcheck // then the loop ends
 	}
 	return nil
 }
+
+// unknown says whether the judge got no answer because Redis hangs. It deletes nothing then.
+func (u *useStorm) unknown(err error) bool { return err != nil && u.how == hangingRedis }
 
 // plausible says whether a use of this test may have happened at `at`, by the database's clock.
 func (u *useStorm) plausible(at time.Time) bool { return time.Since(at).Abs() < 2*time.Minute }
