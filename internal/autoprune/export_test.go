@@ -26,6 +26,12 @@ func SetMaxGroups(n int) { maxGroups = n }
 // Work does one time slice of the worker.
 func (p *Pruner) Work(ctx context.Context) (more bool, err error) { return p.work(ctx) }
 
+// SetLookFor changes how long after all processes have written their uses tags may be deleted.
+func (p *Pruner) SetLookFor(d time.Duration) { p.lookFor = d }
+
+// LookWithin is how long a transaction that deletes looks for uses.
+const LookWithin = lookWithin
+
 // Next exports next, the sleep after Work.
 func (p *Pruner) Next(ctx context.Context) (time.Duration, error) { return p.next(ctx) }
 

@@ -126,7 +126,7 @@ func (l lastLook) drop(ctx context.Context, list []candidate) ([]candidate, erro
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case within.Err() != nil, time.Since(l.settled) > lookFor:
+	case within.Err() != nil, time.Since(l.settled) > l.v.slice.p.lookFor:
 		return nil, errBusy
 	case err != nil:
 		return nil, err

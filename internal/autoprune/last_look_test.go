@@ -20,20 +20,22 @@ type memories struct {
 	mu              sync.Mutex
 	answered, known map[string]bool
 	record          autoprune.PullRecord
-	hung            error  // Settle returns it
-	settled         func() // called when all processes have written their uses
-	used            func() // called after each call of Used
+	hung            error                       // Settle returns it
+	settled         func()                      // called when all processes have written their uses
+	used            func(context.Context) error // called at the end of each call of Used
 	settles         int
+	hurried         bool // the last call of Settle had a deadline, as that of a judgement has
 }
 
 func (m *memories) options(o *autoprune.Options) {
 	m.answered, m.known = map[string]bool{}, map[string]bool{}
 	m.record = autoprune.PullRecord{Since: time.Now().Add(-10_000 * day)}
-	m.settled, m.used = func() {}, func() {}
+	m.settled, m.used = func() {}, func(context.Context) error { return nil }
 	o.Pulls = func(context.Context) (autoprune.PullRecord, error) { return m.record, nil }
-	o.Settle = func(context.Context) error {
+	o.Settle = func(ctx context.Context) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		_, m.hurried = ctx.Deadline()
 		if m.settles++; m.hung != nil {
 			return m.hung
 		}
@@ -41,7 +43,7 @@ func (m *memories) options(o *autoprune.Options) {
 		m.settled()
 		return nil
 	}
-	o.Used = func(_ context.Context, _ int64, tags []*autoprune.Tag) error {
+	o.Used = func(ctx context.Context, _ int64, tags []*autoprune.Tag) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, one := range tags {
@@ -50,8 +52,7 @@ func (m *memories) options(o *autoprune.Options) {
 				one.Pulled = time.Now()
 			}
 		}
-		m.used()
-		return nil
+		return m.used(ctx)
 	}
 }
 
@@ -131,16 +132,64 @@ func TestDeletionLooksForUses(t *testing.T) {
 	t.Parallel()
 	r, m, tags := remembering(t, unused)
 	m.settled = func() {
+		delete(m.known, "v2") // which an earlier look, that of the judgement, has made known
 		looks := 0
-		m.used = func() {
+		m.used = func(context.Context) error {
 			if looks++; looks == 1 {
 				m.known["v2"] = true
 			}
+			return nil
 		}
 	}
 	r.run()
 	if got := tags(); !slices.Equal(got, []string{"v2"}) {
 		t.Errorf("there are %v, want v2", got)
+	}
+}
+
+// The statistics' database hangs when the transaction that deletes looks for uses. This transaction
+// has locked the repository, so it must give up soon, and the run must look again.
+func TestDeletionWaitsLittleForUses(t *testing.T) {
+	t.Parallel()
+	r, m, tags := remembering(t, unused)
+	m.used = func(ctx context.Context) error {
+		end, bounded := ctx.Deadline()
+		if m.known["v2"] || !bounded || time.Until(end) > autoprune.LookWithin {
+			return nil // it isn't the look of that transaction, or a later one
+		}
+		<-ctx.Done()
+		m.known["v2"] = true
+		return ctx.Err()
+	}
+	r.run()
+	if got := tags(); !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("there are %v, want v2, whose use became known while the database hung", got)
+	}
+	if n := value[int](r, "SELECT count(*) FROM autopruneruns WHERE state <> 'success'"); n > 0 {
+		t.Error("the run has failed")
+	}
+}
+
+// A worker is stopped after all processes have written their uses, and before it deletes. Meanwhile
+// another process has answered a request. The worker must ask the processes again.
+func TestSleeperAsksForUsesAgain(t *testing.T) {
+	t.Parallel()
+	r, m, tags := remembering(t, unused)
+	const long = time.Second
+	r.pruner.SetLookFor(long)
+	slept := false
+	m.used = func(context.Context) error {
+		if slept || m.settles == 0 || m.hurried {
+			return nil // it isn't the look before the deletion
+		}
+		slept = true
+		time.Sleep(long)
+		m.answered["v2"] = true
+		return nil
+	}
+	r.run()
+	if got := tags(); !slices.Equal(got, []string{"v2"}) || !slept {
+		t.Errorf("there are %v, want v2, which was used while the worker slept", got)
 	}
 }
 
@@ -206,5 +255,36 @@ func TestUsesInMemoryCountAtJudgement(t *testing.T) {
 	}
 	if list, err := r.pruner.Rests(t.Context(), "app"); err != nil || len(list) != 0 {
 		t.Errorf("these rest: %+v, %v", list, err)
+	}
+}
+
+// Uses are in the memory of another process when somebody plans to free bytes. The plan must take no
+// tag that was used. It must take none at all if that process doesn't write its uses, or has died
+// with them.
+func TestUsesInMemoryCountInPlans(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(m *memories)
+		tags   int64
+	}{
+		"written": {func(*memories) {}, 2},
+		"hangs":   {func(m *memories) { m.hung = errors.New("the process host 7 hangs") }, 0},
+		"died":    {func(m *memories) { m.settled = func() { m.record.Since = time.Now() } }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, m, _ := remembering(t, `{"method": "creation_date", "olderThan": "90y"}`)
+			a := r.repository("app/a")
+			for i := range 3 {
+				r.layer(a, fmt.Sprintf("m%d", i+1), fmt.Sprintf("layer %d", i+1), 100)
+			}
+			m.answered["v2"] = true
+			test.change(m)
+			plan, err := r.pruner.PlanFree(t.Context(), "app", autoprune.FreeOptions{Bytes: 1_000_000, UnusedFor: "2h"})
+			r.must(err)
+			if plan.Tags != test.tags {
+				t.Errorf("the plan takes %d tags, want %d: %+v", plan.Tags, test.tags, plan)
+			}
+		})
 	}
 }

@@ -111,6 +111,8 @@ type Pruner struct {
 	// logged has the unreadable policies that this process has logged: the text of each
 	// policy's problem, by the policy's id.
 	logged map[string]string
+
+	lookFor time.Duration // the constant lookFor, except in tests
 }
 
 // New makes a pruner. It prunes nothing before Run.
@@ -130,7 +132,7 @@ func New(o Options) (*Pruner, error) {
 	o.KeepRuns = cmp.Or(o.KeepRuns, 90*24*time.Hour)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	m := newMetrics(o.Metrics)
-	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), judges: make(chan struct{}, judgedAtOnce), logged: make(map[string]string)}
+	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), judges: make(chan struct{}, judgedAtOnce), logged: make(map[string]string), lookFor: lookFor}
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a time slice shares its time
 		Log: o.Log, Metrics: o.Worker,
