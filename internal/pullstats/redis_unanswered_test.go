@@ -194,6 +194,20 @@ func (s redisServer) behind(t testing.TB, stats *db.DB) (*Redis, *proxy) {
 	return r, p
 }
 
+// far opens the database d through a proxy.
+func far(t testing.TB, d *db.DB) (*db.DB, *proxy) {
+	t.Helper()
+	cfg := d.Pool.Config().ConnConfig
+	name := fmt.Sprintf(".s.PGSQL.%d", cfg.Port)
+	p := startProxy(t, name, filepath.Join(cfg.Host, name))
+	dsn := fmt.Sprintf("host=%s port=%d dbname=%s user=%s password='%s' sslmode=disable",
+		filepath.Dir(p.listener.Addr().String()), cfg.Port, cfg.Database, cfg.User, cfg.Password)
+	opened, err := db.Open(t.Context(), db.Options{DSN: dsn, Log: quiet})
+	must(t, err)
+	t.Cleanup(opened.Close)
+	return opened, p
+}
+
 // During a flush, a request to Redis gets no answer, so the worker doesn't know whether it
 // was executed. The flush must fail, and after the next flush each pull must be counted
 // once.
@@ -412,13 +426,7 @@ func TestRedisCommitUnanswered(t *testing.T) {
 	for _, f := range []fault{cutBefore, cutAfter} {
 		s := open(t, false, 1)
 		must(t, server.client(t).FlushAll(t.Context()).Err())
-		cfg := s.log.Pool.Config().ConnConfig
-		p := startProxy(t, fmt.Sprintf(".s.PGSQL.%d", cfg.Port), filepath.Join(cfg.Host, fmt.Sprintf(".s.PGSQL.%d", cfg.Port)))
-		dsn := fmt.Sprintf("host=%s port=%d dbname=%s user=%s password='%s' sslmode=disable",
-			filepath.Dir(p.listener.Addr().String()), cfg.Port, cfg.Database, cfg.User, cfg.Password)
-		far, err := db.Open(t.Context(), db.Options{DSN: dsn, Log: quiet})
-		must(t, err)
-		t.Cleanup(far.Close)
+		far, p := far(t, s.log)
 		r := server.open(t, s.stats)
 		list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
 		recorded(t, s.recorder(t, r, unlogged), list...)
