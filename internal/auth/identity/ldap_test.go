@@ -161,9 +161,15 @@ func TestLDAPLogin(t *testing.T) {
 	})
 	t.Run("not in the required groups", func(t *testing.T) {
 		t.Parallel()
+		var log bytes.Buffer
 		o := options(s)
-		o.RequiredGroups = []string{"Admins"}
+		o.Log, o.RequiredGroups = slog.New(slog.NewTextHandler(&log, nil)), []string{"Admins"}
 		d := openDirectory(t, o)
+		defer func() {
+			if want := "setting=auth.ldap.required_groups group=admins people=0 groups_of_the_last=\"developers, others\""; strings.Count(log.String(), want) != 1 {
+				t.Errorf("the log doesn't say %s once:\n%s", want, &log)
+			}
+		}()
 		wantRefused(t, d, "bob", "battery staple", "none of the required groups")
 		wantRefused(t, d, "bob", "correct horse", "Invalid Credentials")
 	})

@@ -1,9 +1,11 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -175,6 +177,14 @@ func TestNamesAndGroups(t *testing.T) {
 	}
 	_, err = logIn(t, op, strict, "mallory")
 	wantError(t, err, ErrRefused, "none of the groups")
+
+	var log bytes.Buffer
+	o.Log, o.RequiredGroups = slog.New(slog.NewTextHandler(&log, nil)), []string{"stuff"}
+	_, err = logIn(t, op, newProvider(t, o), "dan")
+	wantError(t, err, ErrRefused, "none of the groups")
+	if want := "setting=auth.oidc.required_groups group=stuff people=0 groups_of_the_last=staff"; strings.Count(log.String(), want) != 1 {
+		t.Errorf("the log doesn't say %s once:\n%s", want, &log)
+	}
 }
 
 // TestAnswers: the browser brings answers that the provider didn't give to this log-in.

@@ -71,6 +71,39 @@ func TestLDAP(t *testing.T) {
 	r.Do(t, "GET", manifest, "", carl...).Want(t, 503, oci.Unavailable)
 }
 
+// TestLDAPGroupsOfTeams: teams name a group of the directory in other letters than the directory
+// does, or by its DN. Whoever is in the group must be in the team after a log-in.
+func TestLDAPGroupsOfTeams(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	s.AddGroup(t, "Developers", s.AddUser(t, "carl", "carl's secret"))
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Directory, o.Access.Verified = directory(t, s), unremembered() })
+	teams := map[string]struct {
+		group  string
+		member bool
+	}{
+		"same":  {"Developers", true},
+		"case":  {"dEVELOPERS", true},
+		"dn":    {"CN=developers, OU=Groups,DC=example,dc=org", true},
+		"other": {"cn=developers,dc=example,dc=org", false},
+	}
+	for team, g := range teams {
+		if _, err := r.Auth.PutTeam(t.Context(), "acme", team, auth.Reader, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Auth.SetTeamGroups(t.Context(), "acme", team, []auth.TeamGroup{{Source: auth.SourceLDAP, Name: g.group}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Do(t, "GET", "/auth/session", "", servertest.Basic("carl", "carl's secret")...).WantStatus(t, 200)
+	for team, g := range teams {
+		members, _, err := r.Auth.Members(t.Context(), "acme", team, "", 10)
+		if err != nil || (len(members) == 1) != g.member {
+			t.Errorf("the team of %s has %+v, %v", g.group, members, err)
+		}
+	}
+}
+
 // TestRenamedPerson: a person of the directory who gets the name that another person's account
 // has doesn't get into that account.
 func TestRenamedPerson(t *testing.T) {
@@ -178,6 +211,44 @@ func TestMovedEntries(t *testing.T) {
 	// The directory no longer tells ids: nobody can say whose the account is.
 	exec("UPDATE accounts SET entry_id = 'objectguid=00' WHERE name = 'anna'")
 	as("anna", "ann's secret", 409)
+}
+
+// TestMovedEntriesWithGUIDs: an account belongs to an entry of Active Directory by the entry's
+// objectGUID. It goes with the entry when that is moved or gets another name, and a new person with
+// the old DN and name doesn't get it.
+func TestMovedEntriesWithGUIDs(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartWithGUIDs(t)
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Directory, o.Access.Verified = directory(t, s), unremembered() })
+	as := func(name, password string) auth.Account {
+		t.Helper()
+		r.Do(t, "GET", "/auth/session", "", servertest.Basic(name, password)...).WantStatus(t, 200)
+		a, err := r.Auth.Person(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	// The ids are no text, and differ by what in text would be case.
+	const of, ofAnother = "\x00\xff\xfeA\n=,\x80\x01\x02\x03\x04\x05\x06\x07Z", "\x00\xff\xfea\n=,\x80\x01\x02\x03\x04\x05\x06\x07Z"
+	ann := s.AddUserWithGUID(t, "ann", "ann's secret", of)
+	first := as("ann", "ann's secret")
+	if want := "objectguid=00fffe410a3d2c80010203040506075a"; first.EntryID != want {
+		t.Errorf("ann's entry is %q, want %q", first.EntryID, want)
+	}
+	s.Add(t, "ou=leavers,"+identitytest.UserBase, "objectClass: organizationalUnit")
+	moved := s.Rename(t, ann, "uid=ann", "ou=leavers,"+identitytest.UserBase)
+	if a := as("ann", "ann's secret"); a.ID != first.ID || a.Subject != moved {
+		t.Errorf("after the entry was moved, ann is %+v", a)
+	}
+	renamed := s.Rename(t, moved, "uid=anna", identitytest.UserBase)
+	if a := as("anna", "ann's secret"); a.ID != first.ID || a.Subject != renamed {
+		t.Errorf("after the entry got another name, anna is %+v", a)
+	}
+	s.AddUserWithGUID(t, "ann", "of the new ann", ofAnother)
+	if a := as("ann", "of the new ann"); a.ID == first.ID {
+		t.Error("the new ann has the old one's account")
+	}
 }
 
 // htpasswd writes a file with names and passwords, in turn. In place of a password it takes a hash.

@@ -42,6 +42,7 @@ type LDAP struct {
 	TLSURL string // ldaps://127.0.0.1:PORT
 	CAFile string // PEM file of the authority that signed the server's certificate
 
+	withGUIDs    bool
 	program, dir string
 	cmd          *exec.Cmd     // nil: it isn't running
 	exited       chan struct{} // closed when cmd has exited
@@ -72,8 +73,20 @@ func SLAPD(t testing.TB) string {
 // fails the test like SLAPD.
 func StartLDAP(t testing.TB) *LDAP {
 	t.Helper()
+	return start(t, &LDAP{})
+}
+
+// StartWithGUIDs is StartLDAP for a server that tells the ids of entries as Active Directory does:
+// nobody can read entryUUID, and users may have an objectGUID (AddUserWithGUID).
+func StartWithGUIDs(t testing.TB) *LDAP {
+	t.Helper()
+	return start(t, &LDAP{withGUIDs: true})
+}
+
+func start(t testing.TB, s *LDAP) *LDAP {
+	t.Helper()
 	installed := SLAPD(t)
-	s := &LDAP{dir: t.TempDir()}
+	s.dir = t.TempDir()
 	// AppArmor keeps the installed program from reading files in unusual directories. Its
 	// rules belong to the program's path, so they don't apply to a copy.
 	program, err := os.ReadFile(installed)
@@ -116,6 +129,14 @@ func (s *LDAP) configuration(t testing.TB) string {
 	for _, name := range []string{"core", "cosine", "inetorgperson", "nis"} {
 		fmt.Fprintf(&b, "include %s/%s.schema\n", schemas, name)
 	}
+	uuids := ""
+	if s.withGUIDs {
+		uuids = "access to attrs=entryUUID by * none\n"
+		b.WriteString(`
+attributetype ( 1.2.840.113556.1.4.2 NAME 'objectGUID' EQUALITY octetStringMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.40 SINGLE-VALUE )
+objectclass ( 1.3.6.1.4.1.32473.1 NAME 'hasGUID' SUP top AUXILIARY MAY objectGUID )
+`)
+	}
 	// Without a directory of modules, they are part of the program.
 	if modules := firstDirectory("/usr/lib/ldap", "/usr/lib64/openldap", "/usr/libexec/openldap", "/usr/lib/openldap"); modules != "" {
 		fmt.Fprintf(&b, "modulepath %s\n", modules)
@@ -138,11 +159,11 @@ rootdn %[3]s
 rootpw "%[4]s"
 limits dn.exact="%[5]s" size.soft=500 size.hard=500 size.prtotal=unlimited
 access to attrs=userPassword by anonymous auth by * none
-access to * by dn.exact="%[5]s" read by anonymous auth by * none
+%[6]saccess to * by dn.exact="%[5]s" read by anonymous auth by * none
 overlay memberof
 overlay ppolicy
 ppolicy_default cn=policy,%[2]s
-`, s.dir, BaseDN, adminDN, adminPassword, ServiceDN)
+`, s.dir, BaseDN, adminDN, adminPassword, ServiceDN, uuids)
 	return b.String()
 }
 
@@ -337,6 +358,16 @@ func (s *LDAP) AddUser(t testing.TB, name, password string) (dn string) {
 	dn = "uid=" + ldap.EscapeDN(name) + "," + UserBase
 	s.Add(t, dn, "objectClass: inetOrgPerson", "uid: "+name, "cn: "+name, "sn: "+name, "mail: "+name+"@example.org",
 		"userPassword: "+password)
+	return dn
+}
+
+// AddUserWithGUID is AddUser for a server of StartWithGUIDs. The user's objectGUID has the 16 bytes
+// of guid.
+func (s *LDAP) AddUserWithGUID(t testing.TB, name, password, guid string) (dn string) {
+	t.Helper()
+	dn = s.AddUser(t, name, password)
+	s.Set(t, dn, "objectClass", "inetOrgPerson", "hasGUID")
+	s.Set(t, dn, "objectGUID", guid)
 	return dn
 }
 
