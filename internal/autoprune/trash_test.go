@@ -1,12 +1,14 @@
 package autoprune_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // TestTrashIsNotPruned: nothing in the trash is pruned, whether a repository or its namespace was
@@ -185,4 +187,32 @@ func TestTrashIsNotRead(t *testing.T) {
 	_, err = c.RestoreTrashed(t.Context(), trashed, "")
 	l.must(err)
 	look(1, true)
+}
+
+// TestPolicyOfWhatGoes: a repository or a namespace goes into the trash while a client creates a policy
+// there. There must be no such policy.
+func TestPolicyOfWhatGoes(t *testing.T) {
+	t.Parallel()
+	for deletion, target := range map[string]autoprune.Target{
+		"UPDATE repositories SET path = '#1/' || path, deleted_path = path, deleted_at = now(), purge_after = now()":         {Repository: "app/a"},
+		"UPDATE top_level_namespaces SET name = '#1/' || name, deleted_name = name, deleted_at = now(), purge_after = now()": {Namespace: "app"},
+	} {
+		r := setup(t)
+		r.repository("app/a")
+		tx, err := r.db.Pool.Begin(t.Context())
+		r.must(err)
+		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed, or the test has failed
+		_, err = tx.Exec(t.Context(), deletion)
+		r.must(err)
+		made := make(chan error, 1)
+		go func() {
+			_, err := r.pruner.Create(t.Context(), target, parsed(t, `{"method": "number_of_tags", "numTags": 1}`))
+			made <- err
+		}()
+		r.await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
+		r.must(tx.Commit(t.Context()))
+		if err := <-made; oci.CodeOf(err) != oci.NameUnknown {
+			t.Errorf("a policy of %s: %v", target, err)
+		}
+	}
 }

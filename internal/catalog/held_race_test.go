@@ -17,7 +17,8 @@ import (
 func TestReportWaitsForDeletions(t *testing.T) {
 	t.Parallel()
 	for what, deletion := range map[string]func(ctx context.Context, b bundle, img oci.Digest) error{
-		"tag": func(ctx context.Context, b bundle, _ oci.Digest) error { return b.DeleteTag(ctx, "acme/app", "image") },
+		"tag":         func(ctx context.Context, b bundle, _ oci.Digest) error { return b.DeleteTag(ctx, "acme/app", "image") },
+		"expired tag": func(ctx context.Context, b bundle, _ oci.Digest) error { _, err := b.ExpireTags(ctx); return err },
 		"manifest": func(ctx context.Context, b bundle, img oci.Digest) error {
 			return b.DeleteManifest(ctx, "acme/app", img)
 		},
@@ -36,9 +37,12 @@ func TestReportWaitsForDeletions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if what == "expired tag" {
+				b.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 s'")
+			}
 			blocker := b.Session(t)
 			blocker.Exec(t, "BEGIN")
-			if what == "tag" || what == "manifest" { // all statements are prepared first, which needs a lock of the audit log
+			if what == "tag" || what == "expired tag" || what == "manifest" { // all statements are prepared first, which needs a lock of the audit log
 				blocker.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 					SELECT top_level_namespace_id, repository_id, id, now(), 'manifest_upload' FROM manifests
 					ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET review_after = now()`)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -157,13 +158,20 @@ func TestProtectionScopes(t *testing.T) {
 func TestProtectionIsExact(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
-	// Process b only puts manifests, c only deletes tags and d only deletes manifests. So each
-	// of them learns of a change of the rules only if this kind of request compares the rules'
-	// versions.
-	a, b, c, d := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
+	// Process b only puts manifests, c only deletes tags, d only deletes manifests, e only deletes
+	// expired tags and f only gives tags a date. So each of them learns of a change of the rules
+	// only if this kind of request compares the rules' versions.
+	a, b, c, d, e, f := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
 	const path = "acme/app"
 	p := a.variants(t, path, 2)
 	ctx := t.Context()
+	expire := func(want catalog.Expired) {
+		t.Helper()
+		a.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 s' WHERE name = 'v1'")
+		if done, err := e.ExpireTags(ctx); err != nil || done != want {
+			t.Errorf("the expiration of v1: %+v, %v; want %+v", done, err, want)
+		}
+	}
 	for range 2 {
 		one := a.Put(t, path, p[0], "v1", "v2")
 		rule := a.protect(t, catalog.ProtectionScope{Namespace: "acme"}, "v1")
@@ -171,6 +179,8 @@ func TestProtectionIsExact(t *testing.T) {
 		wantProtected(t, err, "v1", "v1")
 		wantProtected(t, c.DeleteTag(ctx, path, "v1"), "v1", "v1")
 		wantProtected(t, d.DeleteManifest(ctx, path, one), "v1", "v1")
+		wantProtected(t, f.SetTagExpiration(ctx, path, "v1", time.Now().Add(time.Hour)), "v1", "v1")
+		expire(catalog.Expired{Kept: 1})
 		if err := a.DeleteProtectionRule(ctx, catalog.ProtectionScope{Namespace: "acme"}, rule.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -178,6 +188,11 @@ func TestProtectionIsExact(t *testing.T) {
 		if err := c.DeleteTag(ctx, path, "v1"); err != nil {
 			t.Error(err)
 		}
+		a.Put(t, path, p[0], "v1")
+		if err := f.SetTagExpiration(ctx, path, "v1", time.Now().Add(time.Hour)); err != nil {
+			t.Error(err)
+		}
+		expire(catalog.Expired{Deleted: 1})
 		a.Put(t, path, p[0], "v1")
 		if err := d.DeleteManifest(ctx, path, one); err != nil {
 			t.Error(err)

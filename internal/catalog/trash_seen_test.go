@@ -144,13 +144,17 @@ func TestDeletedTwice(t *testing.T) {
 	b.Whole(t, "acme/app", "one")
 }
 
+// Statements that put the repository acme/app or the namespace acme into the trash.
+const (
+	deleteRepository = "UPDATE repositories SET path = '#1/acme/app', deleted_path = path, deleted_at = now(), purge_after = now() + interval '1 h' WHERE path = 'acme/app'"
+	deleteNamespace  = "UPDATE top_level_namespaces SET name = '#1/acme', deleted_name = name, deleted_at = now(), purge_after = now() + interval '1 h' WHERE name = 'acme'"
+)
+
 // TestTrashLateWrites: a write has found the repository, and waits for its rows or for those of its
 // namespace while a deletion puts them into the trash. Then the write must not change what is in the
 // trash: it is refused, or done in a new repository.
 func TestTrashLateWrites(t *testing.T) {
 	t.Parallel()
-	const deleteRepository = "UPDATE repositories SET path = '#1/acme/app', deleted_path = path, deleted_at = now(), purge_after = now() + interval '1 h' WHERE path = 'acme/app'"
-	const deleteNamespace = "UPDATE top_level_namespaces SET name = '#1/acme', deleted_name = name, deleted_at = now(), purge_after = now() + interval '1 h' WHERE name = 'acme'"
 	const rows = "SELECT (SELECT count(*) FROM tags) * 10000 + (SELECT count(*) FROM manifests) * 100 + (SELECT count(*) FROM repository_blobs)"
 	for name, deletion := range map[string]string{"repository": deleteRepository, "namespace": deleteNamespace} {
 		for what, write := range map[string]func(ctx context.Context, b bundle, image []byte) error{

@@ -135,3 +135,42 @@ func TestReportMeetsDeletion(t *testing.T) {
 		t.Errorf("a report in a namespace that went: %v", err)
 	}
 }
+
+// TestOneWatcher: a replica watches reporters, and isn't ready yet, or a reporter is reporting. Another
+// replica must not wait for that, and must tell of nothing.
+func TestOneWatcher(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, ""), Lease: time.Hour})
+	b.exec(t, "UPDATE holdreporters SET reported_at = reported_at - interval '31 minutes', expires_at = expires_at - interval '31 minutes'")
+	watch := func(what string, want int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if _, err := b.Watch(ctx); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.notices) != want {
+			t.Errorf("%s: the notices are %q, want %d", what, b.notices, want)
+		}
+	}
+	for what, sql := range map[string]string{
+		"another replica watches":   "SELECT pg_advisory_xact_lock(1886745447, 1)",
+		"the reporter is reporting": "SELECT FROM holdreporters FOR UPDATE",
+	} {
+		tx, err := b.d.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+		watch(what, 0)
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch("nobody else watches", 1)
+}
