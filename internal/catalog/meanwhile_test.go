@@ -99,6 +99,20 @@ func TestMutableMeanwhile(t *testing.T) {
 	}
 }
 
+// TestLabelsMeanwhile: a transaction that isn't committed yet lets labels decide about tags, when a
+// client says that they don't. That must come afterwards, and not find that nothing is to do.
+func TestLabelsMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "acme/app", "x")
+	if err := b.meanwhile(t, func() error { return b.SetTagLabels(t.Context(), "acme", catalog.TagLabels{}) }, "UPDATE top_level_namespaces SET immutable_labels = true"); err != nil {
+		t.Error(err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM top_level_namespaces WHERE immutable_labels"); n != 0 {
+		t.Error("labels decide about tags")
+	}
+}
+
 // TestRuleOfWhatGoes: a repository or a namespace goes into the trash while somebody makes a rule
 // that protects its tags. There must be no such rule.
 func TestRuleOfWhatGoes(t *testing.T) {

@@ -11,10 +11,29 @@ const (
 	tasksGo     = "internal/autoprune/tasks.go"
 	tagsGo      = "internal/autoprune/delete_tags.go"
 
+	expirationGo = "internal/catalog/expiration.go"
+
 	catalog   = "./internal/catalog"
 	gc        = "./internal/gc"
 	hold      = "./internal/hold"
 	autoprune = "./internal/autoprune"
+)
+
+const (
+	// previousTags is the text of put_manifest.sql from the CTE "previous" up to the version of the
+	// rules. A push of a new manifest and one of a known manifest have it both.
+	previousTags = `SELECT t.name, t.manifest_id, t.expires_at, t.immutable, p.digest FROM unnest(@tags::text[]) AS want (name)
+	CROSS JOIN LATERAL (
+		SELECT name, manifest_id, expires_at, immutable FROM tags
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name OFFSET 0) t
+	CROSS JOIN LATERAL (
+		SELECT digest FROM manifests
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = t.manifest_id OFFSET 0) p
+), asked AS MATERIALIZED (
+	SELECT CASE
+		WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') `
+	// lockedTask is how transactions of a time slice begin.
+	lockedTask = "\t\tif err := u.p.lockTask(ctx, tx, u.task); err != nil {\n\t\t\treturn err\n\t\t}\n"
 )
 
 // mutations of the statements that lock, or look once more.
@@ -36,6 +55,15 @@ var mutations = []mutation{
 	{"quota: promises of locked uploads count", quotasSQL,
 		`AND o.promised_until < now() FOR NO KEY UPDATE SKIP LOCKED) dead`, `AND o.promised_until < now()) dead`,
 		catalog, "TestPromiseIsRenewedOrTakenBack"},
+	{"quota: lock of the upload that asks for room", quotasSQL,
+		`u.attempt = fence AND u.status = 1 FOR NO KEY UPDATE;`, `u.attempt = fence AND u.status = 1;`,
+		catalog, "TestReserveOfLostUpload"},
+	{"quota: lock of the quota that is changed", "internal/catalog/quotas.go",
+		`AND id = $2 FOR NO KEY UPDATE"`, `AND id = $2"`,
+		catalog, "TestQuotaGoesMeanwhile"},
+	{"quota: two that tell at once", "internal/catalog/quota_notices.go",
+		`ORDER BY id FOR UPDATE SKIP LOCKED`, `ORDER BY id`,
+		catalog, "TestQuotaTellsOnce"},
 	{"quota: lock of the row before the slots", quotasSQL,
 		`    PERFORM FROM namespacequotas WHERE namespace_id = namespace FOR NO KEY UPDATE;`, ``,
 		catalog, "TestQuotaLocksRowBeforeSlots"},
@@ -97,6 +125,14 @@ var mutations = []mutation{
 	{"trash: purging asks whether the namespace was restored", trashGo,
 		`DELETE FROM top_level_namespaces WHERE id = @id AND deleted_at IS NOT NULL`, `DELETE FROM top_level_namespaces WHERE id = @id`,
 		catalog, "TestRestoreAgainstPurge"},
+	{"trash: purging passes over locked repositories", trashGo,
+		"SELECT id FROM repositories WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n FOR UPDATE SKIP LOCKED",
+		"SELECT id FROM repositories WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n",
+		catalog, "TestPurgePassesOver"},
+	{"trash: purging passes over locked namespaces", trashGo,
+		"SELECT id FROM top_level_namespaces WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n FOR UPDATE SKIP LOCKED",
+		"SELECT id FROM top_level_namespaces WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n",
+		catalog, "TestPurgePassesOver"},
 	{"trash: deletion locks the repository", lifetimeGo,
 		`n.deleted_at IS NULL FOR UPDATE OF r`, `n.deleted_at IS NULL`,
 		catalog, "TestDeletionSeesHeldPush"},
@@ -140,6 +176,19 @@ var mutations = []mutation{
 	{"hold: deleting a tag takes the lock of deletions", deleteGo,
 		"b.lockHolds()\n\tb.exec(\"SELECT FROM tags", "b.exec(\"SELECT FROM tags",
 		catalog, "TestReportWaitsForDeletions"},
+	{"hold: deleting expired tags takes the lock of deletions", expirationGo,
+		`	b.lockHolds()
+`, ``,
+		catalog, "TestReportWaitsForDeletions"},
+	{"hold: a review takes the lock of deletions", "internal/gc/review_held.go",
+		`b.Queue("SELECT purser_holds_lock()")`, `b.Queue("SELECT")`,
+		gc, "TestRaceReportDuringReview"},
+	{"hold: two that watch reporters at once", "internal/hold/watch.go",
+		`SELECT pg_try_advisory_xact_lock(1886745447, 1)`, `SELECT true`,
+		hold, "TestOneWatcher"},
+	{"hold: watching passes over who reports", "internal/hold/watch.go",
+		`ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED`, `ORDER BY id LIMIT $1`,
+		hold, "TestOneWatcher"},
 	{"hold: deleting a manifest takes the lock of deletions", deleteGo,
 		"b.lockHolds()\n\tb.guard(nil, `", "b.guard(nil, `",
 		catalog, "TestReportWaitsForDeletions"},
@@ -169,6 +218,50 @@ var mutations = []mutation{
 	{"protection: deleting a manifest asks whether it got a tag", deleteGo,
 		"WHEN NOT t.names <@ $5::text[]", "WHEN NOT t.names <@ $5::text[] AND false",
 		catalog, "TestRaceTagOfDeletedManifest"},
+	{"protection: a push of a new manifest asks whether rules have changed", manifestSQL,
+		`	-- those of @tags that exist, each with the manifest to which it points
+	` + previousTags + "IS DISTINCT FROM @rules", `	` + previousTags + "IS NULL AND @rules::text IS NULL",
+		catalog, "TestProtectionIsExact"},
+	{"protection: a push of a known manifest asks whether rules have changed", manifestSQL,
+		"-- of the kind move_tag.\nWITH previous AS (\n\t" + previousTags + "IS DISTINCT FROM @rules",
+		"WITH previous AS (\n\t" + previousTags + "IS NULL AND @rules::text IS NULL",
+		catalog, "TestProtectionIsExact"},
+	{"protection: a push locks the tags that exist", manifestSQL,
+		"AND name = want.name\n\tFOR UPDATE) t;", "AND name = want.name) t;",
+		catalog, "TestImmutableMeanwhile/push"},
+	{"protection: deleting a tag locks it", deleteGo,
+		`AND purser_accepted() FOR UPDATE"`, `AND purser_accepted()"`,
+		catalog, "TestImmutableMeanwhile/deletion"},
+	{"protection: deleting a manifest locks it", deleteGo,
+		"AND digest = $3 AND purser_accepted()\n\t\t\tFOR UPDATE) m`", "AND digest = $3 AND purser_accepted()) m`",
+		catalog, "TestRaceTagOfDeletedManifest"},
+	{"protection: deleting a manifest locks its tags", deleteGo,
+		`ORDER BY name FOR UPDATE) n) t`, `ORDER BY name) n) t`,
+		catalog, "TestImmutableMeanwhile/deletion_of_the_manifest"},
+	{"protection: deleting expired tags asks whether rules have changed", expirationGo,
+		`(SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (`, `$4::text IS NULL FROM (`,
+		catalog, "TestProtectionIsExact"},
+	{"protection: deleting expired tags passes over locked ones", expirationGo,
+		`ORDER BY name FOR UPDATE SKIP LOCKED) t`, `ORDER BY name) t`,
+		catalog, "TestExpirationPassesOver"},
+	{"protection: giving a tag a date asks whether rules have changed", expirationGo,
+		`(SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4, (`, `$4::text IS NULL, (`,
+		catalog, "TestProtectionIsExact"},
+	{"protection: giving a tag a date locks it", expirationGo,
+		`AND name = $3 FOR UPDATE) t`, `AND name = $3) t`,
+		catalog, "TestImmutableMeanwhile/expiration"},
+	{"protection: making a tag immutable locks it", "internal/catalog/immutable.go",
+		`AND name = $3 FOR UPDATE"`, `AND name = $3"`,
+		catalog, "TestMutableMeanwhile"},
+	{"protection: saying which labels count locks the namespace", "internal/catalog/labels_setting.go",
+		`WHERE id = $1 FOR NO KEY UPDATE"`, `WHERE id = $1"`,
+		catalog, "TestLabelsMeanwhile"},
+	{"protection: making a rule locks the repository", "internal/catalog/protection.go",
+		`r.deleted_at IS NULL FOR KEY SHARE`, `r.deleted_at IS NULL`,
+		catalog, "TestRuleOfWhatGoes"},
+	{"protection: making a rule locks the namespace", "internal/catalog/protection.go",
+		`WHERE name = $1 FOR KEY SHARE", s.Namespace`, `WHERE name = $1", s.Namespace`,
+		catalog, "TestRuleOfWhatGoes"},
 	{"protection: changing rules raises their version", "internal/catalog/protection.go",
 		`UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'`,
 		`UPDATE settings SET value = value WHERE name = 'tag_protection_version'`,
@@ -183,7 +276,7 @@ var mutations = []mutation{
 		`WHERE namespace_id = $1 AND $2::uuid IS NOT NULL RETURNING policies_version, clock_timestamp()`,
 		autoprune, "TestSleeperChangesNothing"},
 	{"prune: policies may have changed", tasksGo,
-		`if now != t.versions {`, `if now != t.versions && now == (versions{}) {`,
+		"if now != t.versions {\n\t\treturn at, errOutdated\n\t}", `_ = now`,
 		autoprune, "TestWhatChangesAfterTheSelection|TestKeepRuleSavedMeanwhile"},
 	{"prune: lock of the versions of policies", tasksGo,
 		`'tag_protection_version') ORDER BY name FOR SHARE`, `'tag_protection_version') ORDER BY name`,
@@ -217,6 +310,41 @@ var mutations = []mutation{
 	{"prune: undoing locks the manifests", "internal/catalog/restore_tags.go",
 		"ORDER BY digest LIMIT 1 FOR KEY SHARE) m`", "ORDER BY digest LIMIT 1) m`",
 		autoprune, "TestUndoWhileAManifestGoes"},
+	{"prune: a policy of what goes into the trash", "internal/autoprune/policies.go",
+		`clause = "FOR KEY SHARE"`, `clause = ""`,
+		autoprune, "TestPolicyOfWhatGoes"},
+	{"prune: a sleeper loses its lease before it deletes", "internal/autoprune/delete.go",
+		"at, err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task)\n", "at, err := time.Now(), error(nil)\n",
+		autoprune, "TestSleeperChangesNothing|TestWhatChangesAfterTheSelection"},
+	{"prune: a sleeper loses its lease before a repository fails", "internal/autoprune/record.go",
+		"func (u *timeSlice) recordFailure(ctx context.Context, t catalog.Repository, failure error) error {\n\terr := u.p.db.Tx(ctx, func(tx pgx.Tx) error {\n" + lockedTask,
+		"func (u *timeSlice) recordFailure(ctx context.Context, t catalog.Repository, failure error) error {\n\terr := u.p.db.Tx(ctx, func(tx pgx.Tx) error {\n",
+		autoprune, "TestSleeperChangesNothing"},
+	{"prune: a sleeper loses its lease before its time slice ends", "internal/autoprune/record.go",
+		"func (u *timeSlice) pause(ctx context.Context) error {\n\treturn u.p.db.Tx(ctx, func(tx pgx.Tx) error {\n" + lockedTask,
+		"func (u *timeSlice) pause(ctx context.Context) error {\n\treturn u.p.db.Tx(ctx, func(tx pgx.Tx) error {\n",
+		autoprune, "TestSleeperChangesNothing"},
+	{"prune: a sleeper loses its lease before its run ends", "internal/autoprune/record.go",
+		lockedTask + "\t\tif r = nil; u.recorded() {", "\t\tif r = nil; u.recorded() {",
+		autoprune, "TestSleeperChangesNothing"},
+	{"prune: a sleeper loses its lease before its run fails", "internal/autoprune/record.go",
+		"if err := p.lockTask(ctx, tx, t); err != nil {\n\t\t\treturn err\n\t\t}\n", "",
+		autoprune, "TestSleeperChangesNothing"},
+	{"prune: a window closes during a run", "internal/autoprune/delete.go",
+		"if v.rules.waitBegun(at) {\n\t\t\treturn errOutdated\n\t\t}", "_ = at",
+		autoprune, "TestWindowClosesDuringRun"},
+	{"prune: a policy is judged before its first deletion", "internal/autoprune/rests.go",
+		"if rests {\n\t\treturn errOutdated\n\t}", "_ = rests",
+		autoprune, "TestRestsBeforeFirstDeletion"},
+	{"prune: a process dies with uses before the deletion", "internal/autoprune/last_look.go",
+		"{\n\t\treturn false, errOutdated\n\t}", "{\n\t\treturn true, nil\n\t}",
+		autoprune, "TestProcessDiesBeforeDeletion"},
+	{"prune: the last look for uses takes little time", "internal/autoprune/last_look.go",
+		`context.WithTimeout(ctx, lookWithin)`, `context.WithTimeout(ctx, time.Hour)`,
+		autoprune, "TestDeletionWaitsLittleForUses"},
+	{"prune: a sleeper asks for uses again", "internal/autoprune/last_look.go",
+		`case within.Err() != nil, time.Since(l.settled) > l.v.slice.p.lookFor:`, `case within.Err() != nil:`,
+		autoprune, "TestSleeperAsksForUsesAgain"},
 	{"prune: last look for uses", "internal/autoprune/last_look.go",
 		`if l.settled.IsZero() || len(tags) == 0 {`, `if true {`,
 		autoprune, "TestDeletionLooksForUses"},
