@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -98,6 +99,46 @@ func TestHostileRoleIsRefused(t *testing.T) {
 				!strings.Contains(stderr, "ALTER ROLE "+role+" RESET "+s.Name) {
 				t.Errorf("%s: purser %v: exit code %d, stderr %q", s.Name, args, code, stderr)
 			}
+		}
+	}
+}
+
+// A database, a role in a database, or all roles have a setting that only an operator can take back.
+// The server must say at its start who imposes it, and what it says to do must help, also in a
+// session that has this setting. The test isn't parallel, since ALTER ROLE ALL is for all databases
+// of the tests' PostgreSQL.
+func TestImposedElsewhereIsRefused(t *testing.T) {
+	const role, setting = "imposed_elsewhere", "default_transaction_read_only"
+	dsn, admin := hostileDatabase(t, role)
+	database := admin.Config().Database
+	t.Cleanup(func() { admin.Exec(context.Background(), "ALTER ROLE ALL RESET "+setting) }) //nolint:errcheck // it is reset already
+	start := func() string {
+		t.Helper()
+		_, _, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=" + dsn}, "migrate", "status", "--data-dir", t.TempDir())
+		return stderr
+	}
+	for _, tt := range []struct{ on, by string }{
+		{"DATABASE " + database, "database " + database},
+		{"ROLE " + role + " IN DATABASE " + database, "role " + role},
+		{"ROLE ALL", "the server"},
+	} {
+		if _, err := admin.Exec(t.Context(), "ALTER "+tt.on+" SET "+setting+" = on"); err != nil {
+			t.Fatal(err)
+		}
+		remedy := "BEGIN READ WRITE; ALTER " + tt.on + " RESET " + setting + "; COMMIT"
+		if stderr := start(); !strings.Contains(stderr, tt.by+" imposes "+setting+" = on") || !strings.Contains(stderr, ": "+remedy) {
+			t.Errorf("ALTER %s: the start says %q, want that %s imposes it, and %q", tt.on, stderr, tt.by, remedy)
+		}
+		operator, err := pgx.Connect(t.Context(), admin.Config().ConnString())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = operator.PgConn().Exec(t.Context(), remedy).ReadAll()
+		if err := errors.Join(err, operator.Close(t.Context())); err != nil {
+			t.Fatalf("%s: %v", remedy, err)
+		}
+		if stderr := start(); strings.Contains(stderr, "imposes") {
+			t.Errorf("after %s the start says %q", remedy, stderr)
 		}
 	}
 }

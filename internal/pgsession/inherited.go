@@ -51,6 +51,8 @@ var Inherited = []Setting{
 		Why: "a push that was acknowledged may be gone after a crash"},
 	{Name: "search_path", Fine: []string{`"$user", public`, `"$user",public`, "public"}, Refused: true,
 		Why: "the registry's tables are looked for, and made, in other schemas"},
+	{Name: "default_tablespace", Value: "", Why: "partitioned tables can't be made, if it is that of the database, or tables are made where nobody expects them"},
+	{Name: "default_table_access_method", Value: "heap", Why: "tables are made whose rows can't be updated, locked or referred to"},
 	{Name: "exit_on_error", Value: "off", Why: "each failed statement ends its connection"},
 	{Name: "restrict_nonsystem_relation_kind", Value: "", Why: "views can't be read"},
 
@@ -75,6 +77,7 @@ var Inherited = []Setting{
 	{Name: "enable_indexscan", Value: "on", Why: "whole tables are read"},
 	{Name: "enable_indexonlyscan", Value: "on", Why: "more is read than needed"},
 	{Name: "enable_bitmapscan", Value: "on", Why: "whole tables are read"},
+	{Name: "enable_tidscan", Value: "on", Why: "whole tables are read"},
 	{Name: "enable_nestloop", Value: "on", Why: "whole tables are read"},
 	{Name: "enable_hashjoin", Value: "on", Why: "large joins take too long"},
 	{Name: "enable_hashagg", Value: "on", Why: "large counts take too long"},
@@ -85,7 +88,7 @@ var Inherited = []Setting{
 // fromDSN are the settings of the list for which a DSN may give another value.
 var fromDSN = []string{
 	"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout",
-	"search_path", "synchronous_commit", "default_transaction_read_only",
+	"search_path", "default_tablespace", "synchronous_commit", "default_transaction_read_only",
 }
 
 // OfDSN returns whether the DSN's value of a setting takes the place of the list's.
@@ -240,7 +243,7 @@ func imposed(s Setting, value, source, role, database string) *ImposedError {
 	case "database user":
 		e.By, e.Remedy = "role "+role, fmt.Sprintf("ALTER ROLE %s IN DATABASE %s RESET %s", role, database, s.Name)
 	case "global":
-		e.By, e.Remedy = "the server", fmt.Sprintf("ALTER ROLE ALL RESET %s, or ALTER ROLE ALL IN DATABASE …", s.Name)
+		e.By, e.Remedy = "the server", "ALTER ROLE ALL RESET "+s.Name
 	case "session", "client":
 		e.By, e.Remedy = "the DSN", "take "+s.Name+" out of it"
 	default:
