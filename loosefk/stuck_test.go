@@ -1,6 +1,9 @@
 package loosefk
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,11 +34,13 @@ func TestStuckParents(t *testing.T) {
 }
 
 // A client keeps the children of 200 deleted parents locked. A run must wait for the locked
-// children only for a part of its time, and clean up the children of another parent.
+// children only for a part of its time, and clean up the children of another parent. It must tell
+// of the 200 parents in one line of the log.
 func TestHeldParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
-	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), Batch: 50}, install(t, pool, "projects"))
+	var log bytes.Buffer
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), Batch: 50, Log: slog.New(slog.NewTextHandler(&log, nil))}, install(t, pool, "projects"))
 	families(t, pool, 200)
 	family(t, pool, 201, 3)
 	tx, err := pool.Begin(t.Context())
@@ -43,6 +48,9 @@ func TestHeldParents(t *testing.T) {
 	exec(t, tx, "SELECT FROM builds WHERE project_id <= 200 FOR UPDATE")
 	if r := runOnce(t, w, "main"); r.Processed != 1 || r.Deletes != 3 || r.Incremented != 200 || r.OverLimit != "" {
 		t.Errorf("the run says %+v", r)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "left the children of deleted parents") || !strings.Contains(text, " parents=200 ") {
+		t.Errorf("the log isn't one line of 200 parents:\n%.2000s", text)
 	}
 	must(t, tx.Rollback(t.Context()))
 	if r, err := w.Drain(t.Context(), "projects", nil); err != nil || r.Processed != 200 {
