@@ -156,4 +156,12 @@ func TestGaugesWithoutDatabase(t *testing.T) {
 	if age == nil || age.Write(&told) != nil || time.Since(time.UnixMilli(int64(told.GetGauge().GetValue()*1000))) > time.Minute {
 		t.Errorf("of their age it tells %v", &told)
 	}
+	g.Age(gc.GaugesExpiry - time.Minute)
+	if v := doomedGauge(t, g); v != 0 {
+		t.Errorf("%v, want the last value for another minute", v)
+	}
+	g.Age(time.Minute)
+	if v := doomedGauge(t, g); v != -1 {
+		t.Errorf("%v, want no value when the last one is two minutes old", v)
+	}
 }
