@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -30,17 +31,20 @@ type office struct {
 	file    string // the log-ins
 }
 
-func newOffice(t *testing.T, change ...func(*servertest.Options)) *office {
+func newOffice(t *testing.T, change ...func(*servertest.Options, *db.DB)) *office {
 	t.Helper()
 	dsn := dbtest.DSN(t)
 	pool := dbtest.Open(t, dsn)
-	r := servertest.NewReplica(t, dsn, pgtest.TempDir(t), slices.Insert(change, 0, func(o *servertest.Options) {
+	r := servertest.NewReplica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		o.Access = &auth.Options{}
 		var err error
 		if o.Management.Autoprune, err = autoprune.New(autoprune.Options{DB: pool, Catalog: o.Catalog, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}
-	})...)
+		for _, f := range change {
+			f(o, pool)
+		}
+	})
 	r.Listen(t)
 	r.AddAccount(t, "root", true)
 	a := r.Do(t, http.MethodPost, "/api/v1/organization", `{"name": "acme"}`, append(servertest.As("root"), "Content-Type", "application/json")...)

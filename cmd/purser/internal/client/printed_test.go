@@ -30,6 +30,37 @@ func column(t *testing.T, text, heading string) (cells []string) {
 	return cells
 }
 
+// listed is a command that lists names under a heading, and the commands that take such a name, for
+// which {} stands.
+type listed struct {
+	list    []string
+	heading string
+	take    [][]string
+}
+
+// accepts fails the test if a command refuses a name as another one lists it.
+func (o *office) accepts(list []listed) {
+	o.t.Helper()
+	for _, c := range list {
+		text := o.ok("", c.list...)
+		cells := column(o.t, text, c.heading)
+		if len(cells) == 0 {
+			o.t.Errorf("purser %q lists nothing:\n%s", c.list, text)
+		}
+		for _, cell := range cells {
+			for _, take := range c.take {
+				args := make([]string, len(take))
+				for i, a := range take {
+					args[i] = strings.ReplaceAll(a, "{}", cell)
+				}
+				if code, _, stderr := o.purser("", args...); code != 0 {
+					o.t.Errorf("purser %q prints %q under %s, and purser %q refuses it: %s", c.list, cell, c.heading, args, stderr)
+				}
+			}
+		}
+	}
+}
+
 // TestPrintedNamesAreAccepted: whatever name or identifier a command lists in a table, the commands that
 // take such a name accept it as it is printed.
 func TestPrintedNamesAreAccepted(t *testing.T) {
@@ -53,11 +84,7 @@ func TestPrintedNamesAreAccepted(t *testing.T) {
 		}
 		o.ok(stdin, args...)
 	}
-	for _, c := range []struct {
-		list    []string
-		heading string
-		take    [][]string // the cell stands for {}
-	}{
+	o.accepts([]listed{
 		{[]string{"namespace", "list"}, "NAMESPACE", [][]string{{"namespace", "show", "{}"}, {"repo", "list", "{}"}, {"robot", "list", "{}"}, {"team", "list", "{}"}, {"grant", "list", "{}"},
 			{"protection", "list", "{}"}, {"quota", "show", "{}"}, {"trash", "list", "{}"}, {"audit", "list", "{}"}}},
 		{[]string{"repo", "list"}, "REPOSITORY", [][]string{{"repo", "show", "{}"}, {"tag", "list", "{}"}, {"grant", "list", "{}"}, {"protection", "list", "{}"}, {"audit", "list", "{}"}}},
@@ -70,24 +97,7 @@ func TestPrintedNamesAreAccepted(t *testing.T) {
 		{[]string{"token", "list"}, "UUID", nil},
 		{[]string{"protection", "list", "acme/app"}, "UUID", [][]string{{"protection", "remove", "acme/app", "{}", "--yes"}}},
 		{[]string{"quota", "list"}, "NAMESPACE", [][]string{{"quota", "show", "{}"}}},
-	} {
-		text := o.ok("", c.list...)
-		cells := column(t, text, c.heading)
-		if len(cells) == 0 {
-			t.Errorf("purser %q lists nothing:\n%s", c.list, text)
-		}
-		for _, cell := range cells {
-			for _, take := range c.take {
-				args := make([]string, len(take))
-				for i, a := range take {
-					args[i] = strings.ReplaceAll(a, "{}", cell)
-				}
-				if code, _, stderr := o.purser("", args...); code != 0 {
-					t.Errorf("purser %q prints %q under %s, and purser %q refuses it: %s", c.list, cell, c.heading, args, stderr)
-				}
-			}
-		}
-	}
+	})
 	o.ok("", "tag", "delete", "acme/app:v1", "--yes")
 	entries := o.ok("", "audit", "list", "acme/app", "--kind", "delete_tag")
 	deleted := regexp.MustCompile(`sha256:[0-9a-f…]+`).FindString(entries)

@@ -7,6 +7,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/auth/identity/identitytest"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -22,7 +23,7 @@ func TestUserRebind(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
-	o := newOffice(t, func(o *servertest.Options) { o.Access.Directory = d })
+	o := newOffice(t, func(o *servertest.Options, _ *db.DB) { o.Access.Directory = d })
 	o.login("root")
 	person := func(name, password string) auth.Account {
 		t.Helper()
