@@ -4,9 +4,45 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
 )
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// The SQL files of scenarios can be run on a database as this version migrates it: a scenario that
+// fills a registry by SQL would otherwise fail when somebody needs it, long after a migration.
+func TestSQLFiles(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files of SQL, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := pgx.Connect(t.Context(), dbtest.DSN(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+			const sizes = "SET bench.namespaces = 10; SET bench.repositories = 40; SET bench.tags = 1000; SET bench.entries = 1000; SET bench.rows = 2000;"
+			if _, err := conn.PgConn().Exec(t.Context(), sizes+string(text)).ReadAll(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
 
 // The test expects that the command lists every scenario, that every scenario prints its flags
 // with -h, and that the command refuses an unknown scenario.

@@ -9,13 +9,13 @@ INSERT INTO top_level_namespaces (name, created_at)
 SELECT 'team-' || to_char(i, 'FM0000'), now() - interval '400 days'
 FROM generate_series(0, current_setting('bench.namespaces')::int - 1) AS i;
 
-INSERT INTO repositories (top_level_namespace_id, path, created_at, visibility, is_public)
-SELECT n.id, n.name || '/app-' || to_char(i, 'FM00000'), now() - interval '1 minute' * i, CASE WHEN i % 10 = 0 THEN 'public' ELSE 'private' END, i % 10 = 0
+INSERT INTO repositories (top_level_namespace_id, path, created_at, is_public)
+SELECT n.id, n.name || '/app-' || to_char(i, 'FM00000'), now() - interval '1 minute' * i, i % 10 = 0
 FROM generate_series(1, current_setting('bench.repositories')::int - 1) AS i
 JOIN top_level_namespaces n ON n.name = 'team-' || to_char(i % current_setting('bench.namespaces')::int, 'FM0000');
 
-INSERT INTO repositories (top_level_namespace_id, path, created_at, visibility, is_public)
-SELECT id, name || '/large', now() - interval '400 days', 'private', false FROM top_level_namespaces WHERE name = 'team-0000';
+INSERT INTO repositories (top_level_namespace_id, path, created_at, is_public)
+SELECT id, name || '/large', now() - interval '400 days', false FROM top_level_namespaces WHERE name = 'team-0000';
 
 -- Blobs: layers that many images share, then one layer and one configuration for each image.
 CREATE TEMPORARY TABLE images AS
@@ -154,8 +154,8 @@ INSERT INTO autopruneruns_repositories (run, repository_id, repository, deleted,
 SELECT '00000000-0000-4000-9000-000000000001', id, path, 500, '{"00000000-0000-4000-8000-000000000001": 500}' FROM repositories WHERE path LIKE 'team-0000/%';
 
 -- The trash, the queues of garbage collection, and uploads.
-INSERT INTO repositories (top_level_namespace_id, path, visibility, is_public, deleted_at, deleted_path, deleted_by, purge_after)
-SELECT n.id, '#' || i || '/' || n.name || '/gone-' || i, 'private', false, now() - interval '1 second' * i, n.name || '/gone-' || i, 'admin', now() + interval '1 day'
+INSERT INTO repositories (top_level_namespace_id, path, is_public, deleted_at, deleted_path, deleted_by, purge_after)
+SELECT n.id, '#' || i || '/' || n.name || '/gone-' || i, false, now() - interval '1 second' * i, n.name || '/gone-' || i, 'admin', now() + interval '1 day'
 FROM generate_series(1, current_setting('bench.rows')::int / 100) AS i JOIN top_level_namespaces n ON n.name = 'team-' || to_char(i % current_setting('bench.namespaces')::int, 'FM0000');
 INSERT INTO top_level_namespaces (name, deleted_at, deleted_name, deleted_by, purge_after)
 SELECT '#n' || i || '/gone-' || i, now(), 'gone-' || i, 'admin', now() + interval '1 day' FROM generate_series(1, 20) AS i;
