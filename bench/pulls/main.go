@@ -84,7 +84,7 @@ func run(ctx context.Context, s settings) error {
 	if _, err := db.Migrate(ctx, pg.DSN("purser"), db.MigrateOptions{Partitions: db.DefaultPartitions}); err != nil {
 		return err
 	}
-	if _, err := db.MigrateStats(ctx, pg.DSN("purser")); err != nil {
+	if _, err := db.MigrateStats(ctx, pg.DSN("purser"), db.MigrateOptions{}); err != nil {
 		return err
 	}
 	if b.db, err = db.Open(ctx, db.Options{DSN: pg.DSN("purser"), StatementTimeout: -1, Log: b.log}); err != nil {

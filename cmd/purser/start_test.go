@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -26,6 +29,26 @@ func freeAddress(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// request sends a request with a body of some bytes, and returns the answer; without one the text is the
+// error.
+func request(t *testing.T, method, url string) (status int, header http.Header, text string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(strings.Repeat("x", 1000)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return res.StatusCode, res.Header, string(body)
 }
 
 // A server that waits for its database refuses requests at once and says when to come back, instead
@@ -50,35 +73,19 @@ func TestRequestsDuringTheStart(t *testing.T) {
 	go func() {
 		ended <- serve.Run(ctx, cfg, new(servetest.Log), slog.New(slog.NewTextHandler(log, nil)), nil)
 	}()
-	ask := func(method, url string) (status int, header http.Header, text string) {
-		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(strings.Repeat("x", 1000)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			return 0, nil, err.Error()
-		}
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		return res.StatusCode, res.Header, string(body)
-	}
 	servetest.WaitFor(t, "requests are refused", func() bool {
-		status, header, text := ask(http.MethodGet, "http://"+registry+"/v2/")
+		status, header, text := request(t, http.MethodGet, "http://"+registry+"/v2/")
 		return status == http.StatusServiceUnavailable && header.Get("Retry-After") != "" && strings.Contains(text, `"code":"UNAVAILABLE"`)
 	})
 	for _, method := range []string{http.MethodHead, http.MethodPost, http.MethodPut} {
-		if status, header, text := ask(method, "http://"+registry+"/v2/acme/app/blobs/uploads/"); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		if status, header, text := request(t, method, "http://"+registry+"/v2/acme/app/blobs/uploads/"); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
 			t.Errorf("%s: %d %s", method, status, text)
 		}
 	}
-	if status, _, text := ask(http.MethodGet, "http://"+debug+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(text, "it waits for the database, which isn't available") {
+	if status, _, text := request(t, http.MethodGet, "http://"+debug+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(text, "it waits for the database, which isn't available") {
 		t.Errorf("/readyz: %d %s", status, text)
 	}
-	if status, _, _ := ask(http.MethodGet, "http://"+debug+"/healthz"); status != http.StatusOK {
+	if status, _, _ := request(t, http.MethodGet, "http://"+debug+"/healthz"); status != http.StatusOK {
 		t.Errorf("/healthz: %d", status)
 	}
 	servetest.WaitFor(t, "the log says what the server waits for", func() bool {
@@ -93,7 +100,46 @@ func TestRequestsDuringTheStart(t *testing.T) {
 			t.Fatalf("the server ends: %v\n%s", err, log)
 		default:
 		}
-		status, _, _ := ask(http.MethodGet, "http://"+registry+"/v2/")
+		status, _, _ := request(t, http.MethodGet, "http://"+registry+"/v2/")
+		return status == http.StatusOK
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that waits until another one has migrated the database, which may take hours, doesn't let
+// clients wait for that, and says what it waits for.
+func TestRequestsDuringAMigration(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	other, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context()) //nolint:errcheck // nothing is lost
+	if err := db.LockSchema(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	registry, debug := freeAddress(t), freeAddress(t)
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_HTTP_ADDR="+registry, "PURSER_HTTP_DEBUG_ADDR="+debug)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { ended <- serve.Run(ctx, cfg, new(servetest.Log), quiet, nil) }()
+	servetest.WaitFor(t, "/readyz says that the server waits for another process", func() bool {
+		status, _, text := request(t, http.MethodGet, "http://"+debug+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "it waits for another process, which migrates")
+	})
+	if status, header, text := request(t, http.MethodGet, "http://"+registry+"/v2/"); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Errorf("a request beside a migration: %d %s", status, text)
+	}
+	if err := db.UnlockSchema(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	servetest.WaitFor(t, "it serves", func() bool {
+		status, _, _ := request(t, http.MethodGet, "http://"+registry+"/v2/")
 		return status == http.StatusOK
 	})
 	cancel()

@@ -174,7 +174,7 @@ func TestStatisticsApart(t *testing.T) {
 	r := setup(t)
 	r.push("v1", "content")
 	stats := dbtest.EmptyDSN(t)
-	if _, err := db.MigrateStats(t.Context(), stats); err != nil {
+	if _, err := db.MigrateStats(t.Context(), stats, db.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s := dbtest.Open(t, stats)

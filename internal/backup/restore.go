@@ -386,7 +386,7 @@ func (r *restore) finish(ctx context.Context) error {
 	if _, err := db.Migrate(ctx, r.Main, db.MigrateOptions{Partitions: r.Partitions, Restoring: true}); err != nil {
 		return err
 	}
-	if _, err := db.MigrateStats(ctx, r.Stats); err != nil {
+	if _, err := db.MigrateStats(ctx, r.Stats, db.MigrateOptions{}); err != nil {
 		return fmt.Errorf("the statistics' database: %w", err)
 	}
 	main, err := db.Open(ctx, db.Options{DSN: r.Main, MaxConns: 4, ApplicationName: "purser restore", Log: r.Log})

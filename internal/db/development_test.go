@@ -69,7 +69,7 @@ func TestStatisticsOfDevelopmentBuildsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, migrating := db.MigrateStats(t.Context(), dsn)
+	_, migrating := db.MigrateStats(t.Context(), dsn, db.MigrateOptions{})
 	_, status := db.StatusStats(t.Context(), dsn)
 	_, version := db.CurrentStats(t.Context(), conn)
 	for what, err := range map[string]error{"migrating": migrating, "the status": status, "the version": version} {

@@ -13,11 +13,11 @@ import (
 // Alone lets tests call the function alone. `loss` is the time after which PostgreSQL releases
 // the migration lock of a stalled process.
 func Alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
-	return alone(ctx, dsn, loss, fn)
+	return alone(ctx, dsn, loss, MigrateOptions{}.waits, fn)
 }
 
 // MigrateBy migrates as a next version would whose last migration is `sql`.
-func MigrateBy(ctx context.Context, dsn, sql string) error {
+func MigrateBy(ctx context.Context, dsn, sql string, o MigrateOptions) error {
 	files := fstest.MapFS{"migrations/99999_next.sql": {Data: []byte("-- +goose Up\n" + sql)}}
 	if err := eachMigration(func(name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }); err != nil {
 		return err
@@ -27,7 +27,7 @@ func MigrateBy(ctx context.Context, dsn, sql string) error {
 		return err
 	}
 	defer done()
-	_, err = upTo(ctx, p)
+	_, err = upTo(ctx, p, o.waits)
 	return err
 }
 

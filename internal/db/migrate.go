@@ -52,6 +52,22 @@ type MigrateOptions struct {
 	// Restoring makes Migrate go on although a restore into the database isn't finished. Only
 	// the restore itself sets it.
 	Restoring bool
+	// Waits is called when migrating begins to wait for something that may take long, with words
+	// that say for what: another process that migrates, or an open transaction that has locked a
+	// table. Nil: nobody is told.
+	Waits func(what string)
+}
+
+// What MigrateOptions.Waits is told.
+const (
+	waitsForProcess = "another process, which migrates the database or backs it up"
+	waitsForTable   = "an open transaction, which has locked a table that a migration changes"
+)
+
+func (o MigrateOptions) waits(what string) {
+	if o.Waits != nil {
+		o.Waits(what)
+	}
 }
 
 // MigrationStatus is one migration and when it was applied (zero: pending).
@@ -97,19 +113,19 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 		return 0, err
 	}
 	var n int
-	err = alone(ctx, dsn, lockLoss, func(ctx context.Context) (err error) {
-		if n, err = up(ctx, dsn, o.Partitions); err != nil {
+	err = alone(ctx, dsn, lockLoss, o.waits, func(ctx context.Context) (err error) {
+		if n, err = up(ctx, dsn, o); err != nil {
 			return err
 		}
-		return applyRoutines(ctx, conn)
+		return applyRoutines(ctx, conn, o.waits)
 	})
 	return n, err
 }
 
 // MigrateStats migrates the tables of the statistics of pulls in the database dsn, as Migrate
 // does for all other tables. Their migrations are numbered separately, since these tables may
-// be in another database.
-func MigrateStats(ctx context.Context, dsn string) (int, error) {
+// be in another database. Of the options it uses Waits alone.
+func MigrateStats(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
 		return 0, err
@@ -121,17 +137,18 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	if err := requireOwners(ctx, conn); err != nil {
 		return 0, err
 	}
-	if err := requireStatsHistory(ctx, conn); err != nil {
+	// Most starts find nothing to migrate. These don't ask for the lock: a backup may have it for long.
+	if version, err := CurrentStats(ctx, conn); err != nil || version == Newest().Stats {
 		return 0, err
 	}
 	var n int
-	err = alone(ctx, dsn, lockLoss, func(ctx context.Context) error {
+	err = alone(ctx, dsn, lockLoss, o.waits, func(ctx context.Context) error {
 		p, finish, err := statsProvider(dsn)
 		if err != nil {
 			return err
 		}
 		defer finish()
-		n, err = upTo(ctx, p)
+		n, err = upTo(ctx, p, o.waits)
 		return err
 	})
 	return n, err
@@ -317,17 +334,17 @@ func provider(dsn string, files fs.FS, dir, table string, settings map[string]st
 
 func closeQuietly(handle *sql.DB) { handle.Close() } //nolint:errcheck // an error while closing loses no data
 
-func up(ctx context.Context, dsn string, partitions int) (int, error) {
-	p, done, err := gooseProvider(dsn, partitions)
+func up(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
+	p, done, err := gooseProvider(dsn, o.Partitions)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	return upTo(ctx, p)
+	return upTo(ctx, p, o.waits)
 }
 
-// upTo applies the missing migrations.
-func upTo(ctx context.Context, p *goose.Provider) (int, error) {
+// upTo applies the missing migrations. It calls `waits` when it begins to wait for a table's lock.
+func upTo(ctx context.Context, p *goose.Provider, waits func(what string)) (int, error) {
 	current, target, err := p.GetVersions(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("reading the schema's version: %w", err)
@@ -336,7 +353,7 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 		return 0, fmt.Errorf("schema %d, known %d: %w", current, target, ErrNewerSchema)
 	}
 	n := 0
-	for range lockTries {
+	for try := range lockTries {
 		var applied []*goose.MigrationResult
 		applied, err = p.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
@@ -345,6 +362,9 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 		n += len(applied)
 		if err == nil || !lacksLock(err) {
 			break
+		}
+		if try == 0 {
+			waits(waitsForTable)
 		}
 		if err := worker.Sleep(ctx, lockRetry+rand.N(lockRetry)); err != nil {
 			return n, err
@@ -382,12 +402,15 @@ func lacksLock(err error) bool {
 // applyRoutines replaces the functions and triggers in the database by those in routines/, in
 // one transaction. It does nothing if the functions and triggers in the database are those of
 // a newer version.
-func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
+func applyRoutines(ctx context.Context, conn *pgx.Conn, waits func(what string)) error {
 	var err error
-	for range lockTries {
+	for try := range lockTries {
 		err = applyRoutinesOnce(ctx, conn)
 		if !lacksLock(err) {
 			return err
+		}
+		if try == 0 {
+			waits(waitsForTable)
 		}
 	}
 	return fmt.Errorf("open transactions have locked tables whose triggers are to be replaced: end them (see pg_stat_activity): %w", err)

@@ -29,20 +29,20 @@ const (
 var errLockLost = errors.New("the lock that lets one process migrate was lost")
 
 // alone waits for the advisory lock of migrations, and runs fn while it has the lock, so that
-// no other process migrates. If this process loses the lock, alone cancels fn's context and
-// returns errLockLost, joined with fn's error.
+// no other process migrates. It calls `waits` if another process has the lock. If this process
+// loses the lock, alone cancels fn's context and returns errLockLost, joined with fn's error.
 //
 // The lock belongs to a transaction that does nothing else. PostgreSQL ends this transaction,
 // and so releases the lock for the next process, at once if this process dies, and after
 // `loss` (30 s) if it stalls. A session-level lock would last as long as the connection, which
 // may stay open long after the process's machine has vanished.
-func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
+func alone(ctx context.Context, dsn string, loss time.Duration, waits func(what string), fn func(ctx context.Context) error) error {
 	conn, done, err := lockConn(ctx, dsn, loss)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := takeLock(ctx, conn); err != nil {
+	if err := takeLock(ctx, conn, waits); err != nil {
 		return fmt.Errorf("waiting for another process that migrates: %w", err)
 	}
 	held, lost := context.WithCancelCause(ctx)
@@ -91,17 +91,21 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	}, nil
 }
 
-// takeLock begins the transaction of the advisory lock and waits until it gets the lock.
-func takeLock(ctx context.Context, conn *pgx.Conn) error {
+// takeLock begins the transaction of the advisory lock and waits until it gets the lock. It calls
+// `waits` if it doesn't get the lock at once.
+func takeLock(ctx context.Context, conn *pgx.Conn, waits func(what string)) error {
 	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
 	tick := time.NewTicker(lockRetry)
 	defer tick.Stop()
-	for {
+	for try := 0; ; try++ {
 		var mine bool
 		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", migrateLock).Scan(&mine); err != nil || mine {
 			return err
+		}
+		if try == 0 {
+			waits(waitsForProcess)
 		}
 		select {
 		case <-ctx.Done():

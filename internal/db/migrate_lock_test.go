@@ -1,7 +1,9 @@
 package db_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +24,7 @@ func TestMigrationGivesWayToRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
-	migrated := make(chan error, 1)
+	migrated, told := make(chan error, 1), make(chan string, 1)
 	err = pgx.BeginFunc(t.Context(), conn, func(request pgx.Tx) error {
 		if _, err := request.Exec(t.Context(), "SELECT FROM repositories"); err != nil {
 			return err
@@ -30,7 +32,8 @@ func TestMigrationGivesWayToRequests(t *testing.T) {
 		go func() {
 			migrated <- db.MigrateBy(t.Context(), dsn, `
 				SET LOCAL lock_timeout = '500ms';
-				LOCK TABLE top_level_namespaces, repositories IN ACCESS EXCLUSIVE MODE;`)
+				LOCK TABLE top_level_namespaces, repositories IN ACCESS EXCLUSIVE MODE;`,
+				db.MigrateOptions{Waits: func(what string) { told <- what }})
 		}()
 		if err := waitsForLock(t, dsn); err != nil {
 			return err
@@ -38,6 +41,9 @@ func TestMigrationGivesWayToRequests(t *testing.T) {
 		// PostgreSQL looks for a deadlock after a second of waiting. A migration that waits for
 		// longer has found none, so the request would be the one that finds it.
 		time.Sleep(1200 * time.Millisecond)
+		if what := <-told; !strings.Contains(what, "has locked a table") {
+			t.Errorf("the migration waits for %s", what)
+		}
 		_, err := request.Exec(t.Context(), "SELECT FROM top_level_namespaces")
 		return err
 	})
@@ -46,6 +52,43 @@ func TestMigrationGivesWayToRequests(t *testing.T) {
 	}
 	if err := <-migrated; err != nil {
 		t.Errorf("the migration: %v", err)
+	}
+}
+
+// TestMigrationsTellWhatTheyWaitFor: a process that migrates, or that backs the database up, has the
+// lock of migrations for as long as it takes. Whoever has nothing to migrate doesn't wait for it, and
+// who has says so.
+func TestMigrationsTellWhatTheyWaitFor(t *testing.T) {
+	t.Parallel()
+	migrations := map[string]func(context.Context, string, db.MigrateOptions) (int, error){"metadata": db.Migrate, "statistics": db.MigrateStats}
+	for what, migrate := range migrations {
+		for _, current := range []bool{true, false} {
+			dsn := dbtest.EmptyDSN(t)
+			if current {
+				dsn = dbtest.DSN(t)
+			}
+			conn, err := pgx.Connect(t.Context(), dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+			if err := db.LockSchema(t.Context(), conn); err != nil {
+				t.Fatal(err)
+			}
+			waits := 0
+			n, err := migrate(t.Context(), dsn, db.MigrateOptions{Partitions: 1, Waits: func(what string) {
+				waits++
+				if !strings.HasPrefix(what, "another process") {
+					t.Errorf("it waits for %s", what)
+				}
+				if err := db.UnlockSchema(t.Context(), conn); err != nil {
+					t.Error(err)
+				}
+			}})
+			if err != nil || (n > 0) == current || (waits == 1) == current || waits > 1 {
+				t.Errorf("%s, current %v: %d migrations after %d waits: %v", what, current, n, waits, err)
+			}
+		}
 	}
 }
 

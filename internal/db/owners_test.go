@@ -66,7 +66,7 @@ func TestNobodyExecutes(t *testing.T) {
 		if _, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.MigrateStats(t.Context(), dsn); err != nil {
+		if _, err := db.MigrateStats(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if n := number(t, dbtest.Open(t, dsn), openFunctions); n != 0 {

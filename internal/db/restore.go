@@ -157,7 +157,7 @@ func MigrateTo(ctx context.Context, dsn string, version int64, o MigrateOptions)
 	if err := requireVersion(ctx, conn); err != nil {
 		return err
 	}
-	return alone(ctx, dsn, lockLoss, func(ctx context.Context) error {
+	return alone(ctx, dsn, lockLoss, o.waits, func(ctx context.Context) error {
 		p, finish, err := gooseProvider(dsn, cmp.Or(o.Partitions, DefaultPartitions))
 		if err != nil {
 			return err
@@ -181,7 +181,7 @@ func MigrateTo(ctx context.Context, dsn string, version int64, o MigrateOptions)
 
 // MigrateStatsTo is like MigrateTo, for the statistics.
 func MigrateStatsTo(ctx context.Context, dsn string, version int64) error {
-	return alone(ctx, dsn, lockLoss, func(ctx context.Context) error {
+	return alone(ctx, dsn, lockLoss, MigrateOptions{}.waits, func(ctx context.Context) error {
 		p, finish, err := statsProvider(dsn)
 		if err != nil {
 			return err

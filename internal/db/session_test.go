@@ -41,7 +41,7 @@ func TestSessionPooling(t *testing.T) {
 	if n, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{Partitions: 2}); err != nil || n == 0 {
 		t.Fatalf("%d migrations, %v", n, err)
 	}
-	if _, err := db.MigrateStats(t.Context(), dsn); err != nil {
+	if _, err := db.MigrateStats(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := db.Open(t.Context(), db.Options{

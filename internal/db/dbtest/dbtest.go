@@ -98,7 +98,7 @@ func template(t testing.TB, partitions int) string {
 	if _, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: partitions}); err != nil {
 		t.Fatalf("migrating the template: %v", err)
 	}
-	if _, err := db.MigrateStats(ctx, dsn); err != nil {
+	if _, err := db.MigrateStats(ctx, dsn, db.MigrateOptions{}); err != nil {
 		t.Fatalf("migrating the template's statistics: %v", err)
 	}
 	templates[partitions] = name

@@ -35,7 +35,7 @@ func OpenDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 		if !cfg.Database.Migrate {
 			return CheckMetadata(ctx, dsn)
 		}
-		n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+		n, err := db.Migrate(ctx, dsn, MigrateOptions(ctx, cfg))
 		if n > 0 {
 			log.InfoContext(ctx, "the database's schema is up to date", "migrations_applied", n)
 		}
@@ -73,13 +73,19 @@ func StatsDSN(cfg *config.Config, dsn string) string {
 	return dsn
 }
 
+// MigrateOptions returns the options with which this configuration migrates. What migrating waits for
+// goes to the function of TellWaits.
+func MigrateOptions(ctx context.Context, cfg *config.Config) db.MigrateOptions {
+	return db.MigrateOptions{Partitions: cfg.Database.Partitions, Waits: func(what string) { tellWait(ctx, what) }}
+}
+
 // Migrate applies all pending migrations and returns their number.
 func Migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
-	n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+	n, err := db.Migrate(ctx, dsn, MigrateOptions(ctx, cfg))
 	if err != nil {
 		return n, err
 	}
-	m, err := db.MigrateStats(ctx, StatsDSN(cfg, dsn))
+	m, err := db.MigrateStats(ctx, StatsDSN(cfg, dsn), MigrateOptions(ctx, cfg))
 	if err != nil {
 		err = fmt.Errorf("the statistics' database: %w", err)
 	}
@@ -177,7 +183,8 @@ func SchemaComplete(list []db.MigrationStatus) error {
 type waitsKey struct{}
 
 // TellWaits returns a context with which Patiently and WaitForStore call `fn` each time that what they
-// wait for isn't available. `fn` gets what that is, and why.
+// wait for isn't available, and MigrateOptions when migrating begins to wait. `fn` gets what that is,
+// and why.
 func TellWaits(ctx context.Context, fn func(what string)) context.Context {
 	return context.WithValue(ctx, waitsKey{}, fn)
 }

@@ -40,10 +40,14 @@ type readiness struct {
 
 func newReadiness() *readiness { return &readiness{state: "starting"} }
 
-// waits says what the start waits for now.
+// waits says what the start waits for now. When the server has started, workers may wait for the same,
+// which doesn't concern requests.
 func (r *readiness) waits(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.checks != nil {
+		return
+	}
 	r.state, r.waiting = "starting: it waits for "+what, what
 }
 

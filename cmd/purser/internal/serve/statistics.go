@@ -33,7 +33,7 @@ type statistics struct {
 func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*statistics, error) {
 	s := &statistics{log: log, prepare: func(ctx context.Context) error {
 		if cfg.Database.Migrate {
-			_, err := db.MigrateStats(ctx, backend.StatsDSN(cfg, dsn))
+			_, err := db.MigrateStats(ctx, backend.StatsDSN(cfg, dsn), backend.MigrateOptions(ctx, cfg))
 			return err
 		}
 		list, err := db.StatusStats(ctx, backend.StatsDSN(cfg, dsn))
