@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -145,6 +147,40 @@ func TestRequestsDuringAMigration(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A server with certificates by ACME, which are in the database, can't answer before that is there. It
+// ends the connections of clients instead of letting them wait, at the address of challenges too.
+func TestACMEDuringTheStart(t *testing.T) {
+	t.Parallel()
+	registry, debug, challenges := freeAddress(t), freeAddress(t), freeAddress(t)
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN=postgres://purser@"+freeAddress(t)+"/purser?sslmode=disable", "PURSER_HTTP_ADDR="+registry, "PURSER_HTTP_DEBUG_ADDR="+debug,
+		"PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TLS_ACME_HOSTS=localhost", "PURSER_HTTP_TLS_ACME_ACCEPT_TERMS=true", "PURSER_HTTP_TLS_ACME_HTTP_ADDR="+challenges)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { ended <- serve.Run(ctx, cfg, new(servetest.Log), quiet, nil) }()
+	servetest.WaitFor(t, "/readyz says that the database isn't available", func() bool {
+		_, _, text := request(t, http.MethodGet, "http://"+debug+"/readyz")
+		return strings.Contains(text, "it waits for the database, which isn't available")
+	})
+	conn, err := net.Dial("tcp", registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	within, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	if err := tls.Client(conn, &tls.Config{ServerName: "localhost"}).HandshakeContext(within); err == nil || within.Err() != nil {
+		t.Errorf("a handshake ends with %v (%v)", err, within.Err())
+	}
+	if status, header, text := request(t, http.MethodGet, "http://"+challenges+"/.well-known/acme-challenge/x"); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Errorf("a challenge: %d %s", status, text)
+	}
+	cancel()
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		t.Logf("the start ends with %v", err)
 	}
 }
 

@@ -167,13 +167,10 @@ func (m *Manager) Retry(ctx context.Context) error {
 	return m.forgetFailures(ctx)
 }
 
-// TLSConfig returns a configuration that presents, on each new connection, the certificate of
-// the host that the client names, and that answers tls-alpn-01 challenges.
-func (m *Manager) TLSConfig() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, GetCertificate: m.GetCertificate,
-		NextProtos: []string{"h2", "http/1.1", acme.ALPNProto},
-	}
+// TLSConfig returns a configuration that presents, on each new connection, the certificate that `get`
+// returns, mostly [Manager.GetCertificate], and that lets authorities ask for tls-alpn-01 challenges.
+func TLSConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get, NextProtos: []string{"h2", "http/1.1", acme.ALPNProto}}
 }
 
 // GetCertificate returns the certificate for the host that the client names, or for the first

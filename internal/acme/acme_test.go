@@ -91,7 +91,7 @@ func (r *replica) serve(t *testing.T, d *db.DB, a *acmetest.Authority, with ...f
 	r.Manager, err = acme.New(o)
 	must(t, err)
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	secure := &http.Server{TLSConfig: r.TLSConfig(), ErrorLog: quiet, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	secure := &http.Server{TLSConfig: acme.TLSConfig(r.GetCertificate), ErrorLog: quiet, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 	plain := &http.Server{ErrorLog: quiet, Handler: r.Handler("")}
 	var servers sync.WaitGroup
 	servers.Go(func() { secure.ServeTLS(r.tls, "", "") }) //nolint:errcheck // it ends with the test

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,7 +29,8 @@ const (
 
 // entrance serves the registry's address from the beginning of the start, so that no client waits
 // without an answer for what the server waits for: the database, another replica's migration, the blob
-// store. With certificates by ACME, which are in the database, it begins when these are there.
+// store. With certificates by ACME, which are in the database, it can't answer without these. Then TLS
+// handshakes wait or fail as requests do.
 type entrance struct {
 	srv     *http.Server
 	silent  *silentConns
@@ -38,8 +40,7 @@ type entrance struct {
 	until   time.Time // until then, requests wait for `opened`, unless `late` is closed before
 	late    chan struct{}
 	isLate  sync.Once
-	refused atomic.Int64
-	begun   bool
+	refused atomic.Int64  // requests, or handshakes
 	ended   chan struct{} // closed when Serve has returned
 	err     error         // what it has returned
 }
@@ -48,24 +49,31 @@ func newEntrance(socks *sockets, h config.HTTP, log *slog.Logger) *entrance {
 	e := &entrance{socks: socks, opened: make(chan struct{}), late: make(chan struct{}), until: time.Now().Add(startPatience), ended: make(chan struct{})}
 	e.srv = newServer(socks.registry, e, h, log)
 	e.silent = watchSilent(e.srv)
-	if _, later := socks.cert.(*issued); !later {
-		e.begin()
-	}
-	return e
-}
-
-func (e *entrance) begin() {
-	if e.begun {
-		return
-	}
-	e.begun = true
-	if e.socks.cert != nil {
-		e.srv.TLSConfig = e.socks.cert.config()
+	if socks.cert != nil {
+		e.srv.TLSConfig = e.tls()
 	}
 	go func() {
 		defer close(e.ended)
 		e.err = listenAndServe(e.srv, e.socks)
 	}()
+	return e
+}
+
+// tls returns the configuration of TLS. With certificates by ACME, handshakes wait for the end of the
+// start as long as requests would.
+func (e *entrance) tls() *tls.Config {
+	cfg := e.socks.cert.config()
+	if _, later := e.socks.cert.(*issued); later {
+		certificate := cfg.GetCertificate
+		cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if !e.await(hello.Context()) {
+				e.refused.Add(1)
+				return nil, errNoCertificates
+			}
+			return certificate(hello)
+		}
+	}
+	return cfg
 }
 
 // refuse refuses requests at once until the registry is open: nobody knows how long the start takes.
@@ -75,15 +83,12 @@ func (e *entrance) refuse() { e.isLate.Do(func() { close(e.late) }) }
 func (e *entrance) open(registry http.Handler) {
 	e.handler = registry
 	close(e.opened)
-	e.begin()
 }
 
 // close ends a server whose start has failed.
 func (e *entrance) close() {
 	e.srv.Close() //nolint:errcheck // its connections end with the process
-	if e.begun {
-		<-e.ended
-	}
+	<-e.ended
 }
 
 // wait waits until the server has ended, and returns why, or nil if it was shut down.
@@ -95,23 +100,31 @@ func (e *entrance) wait() error {
 	return fmt.Errorf("serving the registry: %w", e.err)
 }
 
-// ServeHTTP implements http.Handler.
-func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// await waits until the registry is open, and says whether it is. It gives up when the start takes too
+// long or has met something that isn't available, or when ctx ends.
+func (e *entrance) await(ctx context.Context) bool {
 	select {
 	case <-e.opened:
-		e.handler.ServeHTTP(w, r)
-		return
+		return true
 	default:
 	}
 	wait := time.NewTimer(time.Until(e.until))
 	defer wait.Stop()
 	select {
 	case <-e.opened:
-		e.handler.ServeHTTP(w, r)
-		return
-	case <-r.Context().Done():
+		return true
+	case <-ctx.Done():
 	case <-e.late:
 	case <-wait.C:
+	}
+	return false
+}
+
+// ServeHTTP implements http.Handler.
+func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if e.await(r.Context()) {
+		e.handler.ServeHTTP(w, r)
+		return
 	}
 	e.refused.Add(1)
 	if err := limit.Begin(r); err != nil { // without this call the listener takes the answer for net/http's own
@@ -119,6 +132,11 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	sayNotStarted(w, r)
+}
+
+// sayNotStarted answers that the server is still starting.
+func sayNotStarted(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")

@@ -1,12 +1,54 @@
 package serve
 
 import (
+	"crypto/tls"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/purser-registry/purser/internal/config"
 )
+
+// With certificates by ACME, handshakes wait for a start of seconds, and no longer, and fail at once when
+// something is known to be away. The least version of TLS is the configured one.
+func TestEntranceOfACME(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cert, err := newIssued(t.Context(), config.TLS{MinVersion: "1.3"})
+		if err != nil || cert.config().MinVersion != tls.VersionTLS13 {
+			t.Fatalf("%v, the least version is %x", err, cert.config().MinVersion)
+		}
+		e := &entrance{socks: &sockets{cert: cert}, opened: make(chan struct{}), late: make(chan struct{}), until: time.Now().Add(startPatience)}
+		expect := func(what string, took time.Duration) {
+			t.Helper()
+			began := time.Now()
+			here, there := net.Pipe()
+			served := make(chan error, 1)
+			go func() {
+				served <- tls.Server(there, e.tls()).HandshakeContext(t.Context())
+				there.Close()
+			}()
+			err := tls.Client(here, &tls.Config{ServerName: "localhost"}).HandshakeContext(t.Context())
+			here.Close()
+			if why := <-served; err == nil || !errors.Is(why, errNoCertificates) || time.Since(began) != took {
+				t.Errorf("%s: the client gets %v and the server %v after %v, want that after %v", what, err, why, time.Since(began), took)
+			}
+		}
+		time.AfterFunc(2*time.Second, e.refuse)
+		expect("something turns out to be away", 2*time.Second)
+		expect("it still is", 0)
+		e = &entrance{socks: e.socks, opened: make(chan struct{}), late: make(chan struct{}), until: time.Now().Add(startPatience)}
+		expect("a slow start", startPatience)
+		expect("later", 0)
+		if n := e.refused.Load(); n != 2 {
+			t.Errorf("%d handshakes are counted, want 2", n)
+		}
+	})
+}
 
 // Requests wait for a start of seconds, and no longer. When something is known to be away, they don't
 // wait at all.
@@ -14,7 +56,7 @@ func TestEntrance(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		newDoor := func() *entrance {
-			return &entrance{socks: &sockets{}, srv: &http.Server{}, opened: make(chan struct{}), late: make(chan struct{}), until: time.Now().Add(startPatience), begun: true}
+			return &entrance{socks: &sockets{}, srv: &http.Server{}, opened: make(chan struct{}), late: make(chan struct{}), until: time.Now().Add(startPatience)}
 		}
 		ask := func(e *entrance) (status int, took time.Duration) {
 			began, rec := time.Now(), httptest.NewRecorder()

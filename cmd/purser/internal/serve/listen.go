@@ -38,7 +38,7 @@ func listen(ctx context.Context, h config.HTTP, host *manager, log *slog.Logger)
 	case h.TLS.Cert != "":
 		s.cert, err = loadCertificate(ctx, h.TLS, log)
 	case h.TLS.Enabled():
-		acme, err = newIssued(ctx, h.TLS.ACME)
+		acme, err = newIssued(ctx, h.TLS)
 		s.cert = acme
 	}
 	if err != nil {

@@ -106,6 +106,8 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	defer stopDebug()
 	door := newEntrance(socks, cfg.HTTP, log)
 	defer door.close()
+	stopChallenges := socks.serveChallenges(cfg.HTTP, log)
+	defer stopChallenges()
 	go door.tell(ctx, ready, log)
 	ctx = backend.TellWaits(ctx, func(what string) {
 		ready.waits(what)
