@@ -391,7 +391,7 @@ func failBackup(t *testing.T) (healthy, first, second scrape) {
 		}
 	}
 	run(0, "backup")
-	run(0, "backup", "verify")
+	run(0, "backup", "verify", "--deep")
 	healthy = r.until(atLeast(1), "purser_backup_last_verification_timestamp_seconds")
 	copies, err := filepath.Glob(filepath.Join(backups, "objects/*/*"))
 	if err != nil || len(copies) == 0 {

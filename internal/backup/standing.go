@@ -20,7 +20,8 @@ type Standing struct {
 	Place    string
 	Backup   string    // ID of the newest complete one
 	Snapshot time.Time // the moment whose state it has
-	// Verified is when the newest backup of that time was last found whole. Zero: never.
+	// Verified is when the newest backup of that time was last read and found whole. A verification
+	// that doesn't read the copies of blobs leaves it as it is. Zero: never.
 	Verified time.Time
 	// Problem is what is missing or damaged, as far as anybody has looked. Empty: nothing.
 	Problem string
@@ -77,7 +78,8 @@ func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep b
 var ErrNotRecorded = errors.New("the configured database is of another registry, or knows a newer backup at this place")
 
 // RecordVerification notes in the registry's database what Verify has returned for a backup at a place.
-// It returns ErrNotRecorded if the backup isn't the newest one of this registry there.
+// The time of the verification counts only if all bytes that the backup has were read, since damage isn't
+// seen otherwise: with Deep, or if the backup has no copies of blobs. RecordVerification returns ErrNotRecorded if the backup isn't the newest one of this registry there.
 func RecordVerification(ctx context.Context, q db.Querier, place string, m *Manifest, v Verification, found error) error {
 	problem := ""
 	switch {
@@ -90,14 +92,14 @@ func RecordVerification(ctx context.Context, q db.Querier, place string, m *Mani
 	}
 	tag, err := q.Exec(ctx, `
 		INSERT INTO backups AS b (place, backup, snapshot_at, problem, problem_deep, verified_at)
-		SELECT $1, $2, $3, $4::text, $5, CASE WHEN $4 = '' THEN now() END
+		SELECT $1, $2, $3, $4::text, $5, CASE WHEN $4 = '' AND $7::boolean THEN now() END
 		WHERE EXISTS (SELECT FROM store_identity WHERE id = $6::uuid)
 		ON CONFLICT (place) DO UPDATE SET
 			backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
 			verified_at = COALESCE(EXCLUDED.verified_at, b.verified_at),
 			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
 			problem_deep = CASE WHEN EXCLUDED.problem = '' THEN b.problem_deep AND NOT $5 ELSE b.problem_deep OR $5 END
-		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, v.Deep, m.Store)
+		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, v.Deep, m.Store, v.Deep || m.Blobs.Which != Copy)
 	if err != nil {
 		return fmt.Errorf("noting the verification in the database: %w", err)
 	}

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,8 +41,11 @@ func TestStandings(t *testing.T) {
 	if s := standing(); s.Place != place || s.Backup != first.ID || !s.Snapshot.Equal(first.Snapshot) || !s.Verified.IsZero() || s.Problem != "" {
 		t.Errorf("after a backup: %+v", s)
 	}
+	if err := verify(first, false); err != nil || !standing().Verified.IsZero() {
+		t.Errorf("after a verification that has read no copies: %+v, %v", standing(), err)
+	}
 	before := time.Now().Add(-time.Minute)
-	if err := verify(first, false); err != nil || standing().Verified.Before(before) {
+	if err := verify(first, true); err != nil || standing().Verified.Before(before) {
 		t.Errorf("after a verification: %+v, %v", standing(), err)
 	}
 	verified := standing().Verified
@@ -78,8 +82,8 @@ func TestStandings(t *testing.T) {
 		if err := c.do(); err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
-		if s := standing(); (s.Problem != "") != c.problem || s.Verified.Before(verified) {
-			t.Errorf("%s: %+v", c.what, s)
+		if s := standing(); (s.Problem != "") != c.problem || !s.Verified.Equal(verified) {
+			t.Errorf("%s: %+v, want it verified at %v", c.what, s, verified)
 		}
 	}
 	if err := verify(second, false); !errors.Is(err, ErrNotRecorded) {
@@ -97,6 +101,18 @@ func TestStandings(t *testing.T) {
 	}
 	if err := RecordVerification(t.Context(), r.DB.Pool, place, m, Verification{}, errKilled); err != nil || !strings.Contains(standing().Problem, ErrDamaged.Error()) {
 		t.Errorf("a verification that failed for another reason: %+v, %v", standing(), err)
+	}
+	reference := *m
+	reference.Blobs.Which = Reference
+	if err := RecordVerification(t.Context(), r.DB.Pool, "by reference", &reference, Verification{}, nil); err != nil {
+		t.Error(err)
+	}
+	list, err := Standings(t.Context(), r.DB.Pool)
+	if i := slices.IndexFunc(list, func(s Standing) bool { return s.Place == "by reference" }); err != nil || i < 0 || list[i].Verified.Equal(verified) || list[i].Verified.IsZero() {
+		t.Errorf("a backup without copies, all of which was read: %+v, %v", list, err)
+	}
+	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM backups WHERE place = 'by reference'"); err != nil {
+		t.Fatal(err)
 	}
 	other := *m
 	other.Store = "0d6cf7a3-5f5c-4c62-9a2e-3c1c0a4e1d11"

@@ -276,7 +276,8 @@ func backupVerifyCommand(src *command.Source) *cobra.Command {
 		Short: "Verify that a backup can be restored",
 		Long: "Read all files of a backup's database and compare their hashes, and look for all of its blobs. A backup\n" +
 			"that has no copies of the blobs needs those in the configured blob store. If the registry's database can\n" +
-			"be reached, the result is noted there, for metrics and \"purser doctor\".\n\n" + targetText +
+			"be reached, the result is noted there, for metrics and \"purser doctor\"; as the time of the last\n" +
+			"verification only if the copies of blobs were read too (--deep).\n\n" + targetText +
 			"\nThe exit code is 1 if the backup is damaged, and 4 if it lacks blobs.",
 		Args: cobra.ExactArgs(1),
 	}

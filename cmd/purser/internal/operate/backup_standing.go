@@ -84,9 +84,9 @@ func (d *doctor) examineBackups(ctx context.Context) error {
 	}
 	switch age := time.Since(verified); {
 	case verified.IsZero():
-		d.find(levelNote, "backups", `run "purser backup verify --deep `+list[0].Place+`"`, "none was ever verified")
+		d.find(levelNote, "backups", `run "purser backup verify --deep `+list[0].Place+`"`, "none was ever read as a whole and verified")
 	case age > oldVerification:
-		d.find(levelWarning, "backups", `run "purser backup verify --deep `+list[0].Place+`", from a timer`, "none was found whole for %s", explain.Age(age))
+		d.find(levelWarning, "backups", `run "purser backup verify --deep `+list[0].Place+`", from a timer`, "none was read as a whole and found intact for %s", explain.Age(age))
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func backupWorker(p dependencies, loops *worker.Metrics) func(context.Context) e
 		}),
 		verified: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_backup_last_verification_timestamp_seconds",
-			Help: "When purser backup verify last found a backup whole; 0: never.",
+			Help: "When purser backup verify last read all of a backup and found it whole; 0: never.",
 		}),
 		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_backup_damaged",
