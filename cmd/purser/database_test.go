@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
@@ -134,5 +137,46 @@ func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// While all connections that the server may have are in use, a request waits for one of them for five
+// seconds. Then it gets 503, long before the statements that use them end.
+func TestRequestsWithoutConnection(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_DATABASE_MAX_CONNS=2", "PURSER_AUTH_ENABLED=false"))
+	other, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context()) //nolint:errcheck // nothing is lost
+	if _, err := other.Exec(t.Context(), "BEGIN; LOCK TABLE repositories, tags"); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		status     int
+		retry, why string
+	}
+	answers := make(chan answer)
+	for i := range 6 {
+		go func() {
+			status, header, text := request(t, http.MethodGet, fmt.Sprintf("%s/v2/acme/app/manifests/v%d", s.Registry, i))
+			answers <- answer{status, header.Get("Retry-After"), text}
+		}()
+	}
+	if a := <-answers; a.status != http.StatusServiceUnavailable || a.retry == "" || !strings.Contains(a.why, "are in use") {
+		t.Errorf("the first answer is %+v", a)
+	}
+	if _, err := other.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if a := <-answers; a.status != http.StatusNotFound && a.status != http.StatusServiceUnavailable {
+			t.Errorf("an answer is %+v", a)
+		}
+	}
+	if _, metrics := get(t, s.Debug+"/metrics"); strings.Contains(metrics, "\npurser_db_pool_wait_seconds_total 0\n") || strings.Contains(metrics, "\npurser_db_pool_canceled_acquires_total 0\n") {
+		t.Error("the metrics don't tell of the waits")
 	}
 }

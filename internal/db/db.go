@@ -74,6 +74,9 @@ type Options struct {
 	DSN string // URL or key=value; required
 	// MaxConns bounds the pool. Default 20.
 	MaxConns int
+	// AcquireTimeout is how long a statement waits for a connection while all MaxConns are in use.
+	// Then it fails with [ErrBusy]. Default: it waits until its context ends.
+	AcquireTimeout time.Duration
 	// Replica is the id of this process if it keeps a cache. Every connection has this id in
 	// the session setting purser.replica, so that triggers don't notify this process of its
 	// own changes. If Replica is empty, every process that keeps a cache is notified of
@@ -151,7 +154,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	configure(cfg.ConnConfig, o.params())
 	// A batch of statements is one transaction, or a part of one, so its time limit is the
 	// longer one of TransactionTimeout and StatementTimeout.
-	cfg.ConnConfig.Tracer = multitracer.New(tracer{},
+	tracers := multitracer.New(tracer{},
 		pgsession.Tracer{Statement: max(o.StatementTimeout, 0), Batch: max(o.TransactionTimeout, o.StatementTimeout)})
 	if o.Connected != nil {
 		cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
@@ -159,7 +162,12 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 			return nil
 		}
 	}
+	cfg.ConnConfig.Tracer = tracers
 	pool := &Pool{log: o.Log}
+	if o.AcquireTimeout > 0 {
+		pool.waits = &waits{p: pool, most: o.AcquireTimeout}
+		tracers.PoolAcquireTracers = append(tracers.PoolAcquireTracers, pool.waits)
+	}
 	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return pool.mayConnect() }
 	if err := pool.open(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("opening the database: %w", err)
@@ -302,6 +310,8 @@ func Unavailable(err error) bool {
 	_, imposed := errors.AsType[*pgsession.ImposedError](err)
 	switch {
 	case imposed: // somebody has changed the role or the database, perhaps for a while
+		return true
+	case errors.Is(err, ErrBusy):
 		return true
 	case errors.Is(err, ErrSharedSessions), code == codeProtocolViolation:
 		return false // an operator has to change a setting

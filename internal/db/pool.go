@@ -31,11 +31,13 @@ const (
 // Pool is a pool of pgxpool. Where that has no idle connection, it opens another one, and if PostgreSQL
 // refuses that, because the server, the database or the role may have no more, it gives the refusal to
 // whoever asked, although the connections that it has become idle in a moment. Pool waits for one of
-// these, for five seconds. A pool without any connection returns the refusal within half a second.
+// these, for five seconds. A pool without any connection returns the refusal within half a second. While
+// all connections that the pool may have are in use, Pool waits for Options.AcquireTimeout.
 type Pool struct {
 	*pgxpool.Pool
 	log     *slog.Logger
 	refused atomic.Int64
+	waits   *waits // nil: the wait for a connection has no limit
 
 	mu     sync.Mutex
 	opened bool      // the embedded pool is there
@@ -126,7 +128,7 @@ func tried[T any](ctx context.Context, p *Pool, try func() (T, error)) (T, error
 	for {
 		out, err := try()
 		if err == nil || !p.again(ctx, began, err) {
-			return out, p.explain(err)
+			return out, p.waits.explain(ctx, p.explain(err))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -94,6 +95,67 @@ func TestPoolWaitsForItsConnections(t *testing.T) {
 	}
 	if d.Pool.Refused() == 0 {
 		t.Error("PostgreSQL has refused no connection, so this shows nothing")
+	}
+}
+
+// While all connections that the pool may have are in use, a statement waits for one of them for a time,
+// whatever way it comes, and then says so. The time doesn't bound the statement itself.
+func TestPoolBoundsTheWait(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	const timeout = 20 * time.Millisecond
+	d, err := db.Open(t.Context(), db.Options{DSN: dbtest.DSN(t), MaxConns: 1, AcquireTimeout: timeout, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	held, err := d.Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ways := map[string]func(ctx context.Context) error{
+		"Exec":     func(ctx context.Context) error { _, err := d.Pool.Exec(ctx, "SELECT pg_sleep(0.1)"); return err },
+		"QueryRow": func(ctx context.Context) error { var n int; return d.Pool.QueryRow(ctx, "SELECT 1").Scan(&n) },
+		"Query": func(ctx context.Context) error {
+			rows, err := d.Pool.Query(ctx, "SELECT pg_sleep(0.1)")
+			if err != nil {
+				return err
+			}
+			rows.Close()
+			return rows.Err()
+		},
+		"Tx": func(ctx context.Context) error {
+			return d.Tx(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "SELECT pg_sleep(0.1)"); return err })
+		},
+		"SendBatch": func(ctx context.Context) error {
+			b := new(pgx.Batch)
+			b.Queue("SELECT pg_sleep(0.1)")
+			return d.Pool.SendBatch(ctx, b).Close()
+		},
+		"Ping": d.Pool.Ping,
+	}
+	for name, way := range ways {
+		began := time.Now()
+		if err := way(t.Context()); !errors.Is(err, db.ErrBusy) || !db.Unavailable(err) || time.Since(began) < timeout {
+			t.Errorf("%s, while the only connection is in use: %v after %v", name, err, time.Since(began))
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := way(gone); !errors.Is(err, context.Canceled) || errors.Is(err, db.ErrBusy) {
+			t.Errorf("%s of a client that has gone: %v", name, err)
+		}
+	}
+	if waited := d.Pool.GivenUp(); waited < time.Duration(len(ways))*timeout {
+		t.Errorf("the waits in vain add up to %v", waited)
+	}
+	if n := strings.Count(log.String(), "get no connection to the database"); n != 1 {
+		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
+	}
+	held.Release()
+	for name, way := range ways {
+		if err := way(t.Context()); err != nil {
+			t.Errorf("%s, when the connection is free: %v", name, err)
+		}
 	}
 }
 

@@ -102,6 +102,8 @@ func Answer(ctx context.Context, err error) *oci.Error {
 		return storeAnswer(blob.TroubleFull)
 	case ofStore:
 		return storeAnswer(store.Trouble)
+	case errors.Is(err, db.ErrBusy):
+		return oci.Errorf(oci.Unavailable, "all connections of the registry to its database are in use: try again in a moment")
 	case db.Unavailable(err):
 		return oci.Errorf(oci.Unavailable, "the registry's database is not available now: try again")
 	case db.Contended(err):

@@ -25,6 +25,10 @@ import (
 // which may be starting at the same time.
 const databasePatience = time.Minute
 
+// connectionPatience limits how long a request waits for a connection to the database while all
+// database.max_conns are in use, as docs/configuration.md says.
+const connectionPatience = 5 * time.Second
+
 // errPending says that the database's schema is older than this program needs.
 var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
 
@@ -45,7 +49,7 @@ func OpenDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 		return nil, err
 	}
 	return db.Open(ctx, db.Options{
-		DSN: dsn, MaxConns: cfg.Database.MaxConns, Replica: replica.String(), Connected: foreground(cfg, dsn, log), Log: log,
+		DSN: dsn, MaxConns: cfg.Database.MaxConns, AcquireTimeout: connectionPatience, Replica: replica.String(), Connected: foreground(cfg, dsn, log), Log: log,
 	})
 }
 

@@ -59,7 +59,7 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(poolMax, s.MaxConns())
 	counter(poolAcquired, float64(s.AcquireCount()))
 	counter(poolWaited, float64(s.EmptyAcquireCount()))
-	counter(poolWaitSeconds, s.EmptyAcquireWaitTime().Seconds())
+	counter(poolWaitSeconds, (s.EmptyAcquireWaitTime() + c.pool.GivenUp()).Seconds())
 	counter(poolCanceled, float64(s.CanceledAcquireCount()))
 	counter(poolOpened, float64(s.NewConnsCount()))
 	counter(poolRefused, float64(c.pool.Refused()))
