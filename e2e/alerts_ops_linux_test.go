@@ -226,7 +226,7 @@ func failPostgres(t *testing.T) (healthy, first, second scrape) {
 }
 
 func failAuditLog(t *testing.T) (healthy, first, second scrape) {
-	r, pg := startFailing(t, "PURSER_AUDIT_BUFFER=1", "PURSER_AUDIT_JOIN_PULLS=false")
+	r, pg := startFailing(t, "PURSER_AUDIT_JOIN_PULLS=false")
 	healthy = r.scrape()
 	conn, err := pgx.Connect(t.Context(), pg.DSN())
 	if err != nil {
@@ -236,12 +236,22 @@ func failAuditLog(t *testing.T) (healthy, first, second scrape) {
 	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE auditlog IN EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	for range 20 {
-		if _, _, err := r.API().manifest(t.Context(), "acme/app", "v1"); err != nil {
-			t.Fatal(err)
-		}
+	pulling, stop := context.WithCancel(t.Context())
+	defer stop()
+	var pulls sync.WaitGroup
+	for range 8 { // until the entries that wait fill the memory for them
+		pulls.Go(func() {
+			for pulling.Err() == nil {
+				if _, _, err := r.API().manifest(pulling, "acme/app", "v1"); err != nil && pulling.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
 	}
 	first = r.until(atLeast(1), "purser_audit_pulls_dropped_total")
+	stop()
+	pulls.Wait()
 	return healthy, first, first
 }
 

@@ -45,7 +45,7 @@ type soakVariant struct {
 
 var soakVariants = []soakVariant{
 	{name: "s3", store: soakS3, workers: 6},
-	{name: "directory", store: soakDirectory, workers: 6, env: []string{"PURSER_GC_WORKERS=2", "PURSER_GC_BATCH=7"}},
+	{name: "directory", store: soakDirectory, workers: 6, env: []string{"PURSER_GC_WORKERS=2"}},
 	{name: "promises", store: soakS3, workers: 14, promise: true},
 }
 

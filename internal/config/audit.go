@@ -6,7 +6,6 @@ import "time"
 type Audit struct {
 	Retention time.Duration // 0: entries are never deleted
 	Pulls     bool
-	Buffer    int  // most entries of pulls that wait to be written
 	JoinPulls bool // pulls of the same manifest by one client within a second become one entry
 }
 
@@ -14,6 +13,5 @@ type Audit struct {
 var auditSettings = []setting{
 	{key: "audit.retention", def: "90d", field: func(c *Config) field { return durationField{&c.Audit.Retention, 0, maxDuration} }},
 	{key: "audit.pulls", def: "true", field: func(c *Config) field { return boolField{&c.Audit.Pulls} }},
-	{key: "audit.buffer", def: "10000", field: func(c *Config) field { return intField{&c.Audit.Buffer, 1, 1_000_000} }},
 	{key: "audit.join_pulls", def: "true", field: func(c *Config) field { return boolField{&c.Audit.JoinPulls} }},
 }

@@ -116,7 +116,6 @@ type GC struct {
 	// ReviewAfterEvents overrides the review delay (ReviewAfter) after some events.
 	ReviewAfterEvents  map[string]time.Duration
 	Workers            int // for blobs, and as many for manifests
-	Batch              int
 	TransactionTimeout time.Duration
 	SetAsideAfter      int
 	KeepDoomed         time.Duration // how long objects of deleted blobs stay in the store

@@ -196,7 +196,6 @@ var settings = append([]setting{
 	{key: "gc.review_manifests", def: "true", field: func(c *Config) field { return boolField{&c.GC.ReviewManifests} }},
 	{key: "gc.review_blobs", def: "true", field: func(c *Config) field { return boolField{&c.GC.ReviewBlobs} }},
 	{key: "gc.workers", def: "1", field: func(c *Config) field { return intField{&c.GC.Workers, 1, 256} }},
-	{key: "gc.batch", def: "500", field: func(c *Config) field { return intField{&c.GC.Batch, 1, 10_000} }},
 	{key: "gc.transaction_timeout", def: "10s", field: func(c *Config) field {
 		return durationField{&c.GC.TransactionTimeout, 500 * time.Millisecond, time.Hour}
 	}},

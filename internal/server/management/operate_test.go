@@ -14,7 +14,7 @@ import (
 func TestOperatorsSeeMore(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
-		o.Configure("gc.batch", "5", "env PURSER_GC_BATCH")
+		o.Configure("gc.workers", "5", "env PURSER_GC_WORKERS")
 	})
 	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
 	r.Push(t, "acme/app", "12345")
@@ -65,7 +65,7 @@ func TestOperatorsSeeMore(t *testing.T) {
 		}
 	}
 	a := r.Manage(t, "GET", "/system", "").WantStatus(t, 200)
-	if text := string(a.Content); !strings.Contains(text, `{"name":"gc.batch","value":"5","source":"env PURSER_GC_BATCH"}`) || !strings.Contains(text, `"replicas":[{"id":"`) {
+	if text := string(a.Content); !strings.Contains(text, `{"name":"gc.workers","value":"5","source":"env PURSER_GC_WORKERS"}`) || !strings.Contains(text, `"replicas":[{"id":"`) {
 		t.Errorf("system: %s", text)
 	}
 

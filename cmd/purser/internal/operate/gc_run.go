@@ -62,6 +62,7 @@ type gcRun struct {
 	dry    bool
 	limit  int
 	format *command.Format
+	batch  int // reviews in a transaction; 0: the default
 
 	out      io.Writer
 	progress *command.ProgressLine
@@ -88,7 +89,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 		return err
 	}
 	o := gc.CollectOptions{
-		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
+		Collector: c, DryRun: r.dry, Batch: r.batch, TransactionTimeout: cfg.GC.TransactionTimeout,
 		StorageTimeout: cfg.Storage.DeleteTimeout, MaxFailures: cfg.GC.SetAsideAfter, UploadAge: backend.UploadAge(cfg),
 		Progress: func(done gc.Progress) { r.progress.Tell(progressText(done)) }, WouldDelete: r.found, Log: log,
 	}

@@ -423,9 +423,9 @@ func TestGCRunInterrupted(t *testing.T) {
 	f := command.Text
 	var out strings.Builder
 	told := &stopAt{stop: cancel}
-	r := &gcRun{format: &f, out: &out, progress: command.NewProgressLine(told)}
+	r := &gcRun{format: &f, out: &out, progress: command.NewProgressLine(told), batch: 1}
 	r.progress.Every = 0
-	cfg, err := config.Load("", append(g.environ, "PURSER_GC_BATCH=1"))
+	cfg, err := config.Load("", g.environ)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,7 +155,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 	o.Server, o.Log, o.Audit, o.System = front, p.log, audit.New(p.db), p.system(cfg)
 	o.Store = blob.Mark(p.store, backend.StoreTrouble(cfg.Storage))
 	o.Recorder, o.PullStats, o.RedisPulls = p.pulls.recorder, p.pulls.sync, p.pulls.flush
-	o.GC.Batch, o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.Batch, cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
+	o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
 	o.GC.MaxFailures, o.GC.UploadAge = cfg.GC.SetAsideAfter, backend.UploadAge(cfg)
 	oci, err := distribution.New(distribution.Options{
 		Server: front, Catalog: o.Catalog, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,

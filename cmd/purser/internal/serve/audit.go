@@ -25,7 +25,7 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 		join = -1
 	}
 	return audit.NewRecorder(audit.RecorderOptions{
-		DB: d, Buffer: cfg.Buffer, Join: join, Alive: catalog.AliveRepositories, Log: log, Metrics: metrics,
+		DB: d, Join: join, Alive: catalog.AliveRepositories, Log: log, Metrics: metrics,
 	}), nil
 }
 

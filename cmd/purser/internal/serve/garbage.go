@@ -54,7 +54,7 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 				break
 			}
 			r, err := gc.NewReviewer(gc.ReviewerOptions{
-				Collector: garbage, Kind: k.kind, Batch: cfg.GC.Batch, Timeout: cfg.GC.TransactionTimeout,
+				Collector: garbage, Kind: k.kind, Timeout: cfg.GC.TransactionTimeout,
 				MaxFailures: cfg.GC.SetAsideAfter, Idle: idle(cfg.GC), Deleted: next,
 				Log: p.log, Metrics: metrics, Worker: loops,
 			})

@@ -85,9 +85,9 @@ func TestReload(t *testing.T) {
 		t.Errorf("the files' change is found: %v, and certificate %d is served", err, serial())
 	}
 	next.Lock()
-	next.cfg = servetest.Config(t, append(environ, "PURSER_LOG_LEVEL=debug", "PURSER_GC_BATCH=77", "PURSER_REDIS_URL=redis://:x@h")...)
+	next.cfg = servetest.Config(t, append(environ, "PURSER_LOG_LEVEL=debug", "PURSER_GC_WORKERS=7", "PURSER_REDIS_URL=redis://:x@h")...)
 	next.Unlock()
-	hangup(`"changed_and_needs_a_restart":["gc.batch","redis.url"]`)
+	hangup(`"changed_and_needs_a_restart":["gc.workers","redis.url"]`)
 	if level.Level() != slog.LevelDebug {
 		t.Errorf("the log's level is %v", level.Level())
 	}
