@@ -58,6 +58,13 @@ securityContext:
 {{- with include "purser.pullSecrets" . }}
 {{ . }}
 {{- end }}
+{{- with include "purser.placement" . | trim }}
+{{ . }}
+{{- end }}
+{{- with include "purser.caVolume" . | trim }}
+volumes:
+  {{- . | nindent 2 }}
+{{- end }}
 containers:
   - name: report
     image: {{ include "purser.image" . }}
@@ -86,6 +93,16 @@ containers:
           secretKeyRef:
             name: {{ required "report.secretName: name the secret that has the secret of the robot that reports" .Values.report.secretName }}
             key: {{ .Values.report.key }}
+      {{- with include "purser.caEnv" . }}
+      {{- . | nindent 6 }}
+      {{- end }}
+      {{- with .Values.report.extraEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    {{- with include "purser.caMount" . }}
+    volumeMounts:
+      {{- . | nindent 6 }}
+    {{- end }}
     securityContext:
       {{- include "purser.containerSecurity" . | nindent 6 }}
     resources:
@@ -113,10 +130,30 @@ capabilities: {drop: [ALL]}
 {{- or .Values.caBundle.configMapName .Values.caBundle.secretName }}
 {{- end }}
 
+{{- /* The certificates of caBundle in a container. */}}
+{{- define "purser.caEnv" -}}
+{{- if include "purser.hasCA" . }}- {name: SSL_CERT_DIR, value: "/etc/ssl/certs:/etc/purser-ca"}{{ end }}
+{{- end }}
+
+{{- define "purser.caMount" -}}
+{{- if include "purser.hasCA" . }}- {name: ca, mountPath: /etc/purser-ca, readOnly: true}{{ end }}
+{{- end }}
+
+{{- define "purser.caVolume" -}}
+{{- with .Values.caBundle.configMapName }}
+- name: ca
+  configMap: {name: {{ . }}}
+{{- end }}
+{{- with .Values.caBundle.secretName }}
+- name: ca
+  secret: {secretName: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{- define "purser.env" -}}
 - {name: PURSER_CONFIG, value: /etc/purser/config.yaml}
-{{- if include "purser.hasCA" . }}
-- {name: SSL_CERT_DIR, value: "/etc/ssl/certs:/etc/purser-ca"}
+{{- with include "purser.caEnv" . }}
+{{ . }}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
@@ -136,8 +173,8 @@ capabilities: {drop: [ALL]}
 - {name: config, mountPath: /etc/purser, readOnly: true}
 - {name: data, mountPath: /var/lib/purser}
 - {name: tmp, mountPath: /tmp}
-{{- if include "purser.hasCA" . }}
-- {name: ca, mountPath: /etc/purser-ca, readOnly: true}
+{{- with include "purser.caMount" . }}
+{{ . }}
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
@@ -155,13 +192,8 @@ capabilities: {drop: [ALL]}
   {{- end }}
 - name: tmp
   emptyDir: {}
-{{- with .Values.caBundle.configMapName }}
-- name: ca
-  configMap: {name: {{ . }}}
-{{- end }}
-{{- with .Values.caBundle.secretName }}
-- name: ca
-  secret: {secretName: {{ . }}}
+{{- with include "purser.caVolume" . | trim }}
+{{ . }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
