@@ -137,6 +137,23 @@ func chartRefuses(t *testing.T, helm *client) {
 		"autoscaling.enabled=true,autoscaling.minReplicas=30":                   "minReplicas",
 		"autoscaling.enabled=true,autoscaling.targetCPUUtilizationPercentage=0": "targetRequestsPerSecond",
 		"caBundle.configMapName=a,caBundle.secretName=b":                        "not both",
+		// What would have no effect.
+		"autoscaling.enabled=true,replicaCount=3":                                              "replicaCount has no effect",
+		"autoscaling.maxReplicas=11":                                                           "autoscaling.maxReplicas has no effect, since autoscaling.enabled is false",
+		"autoscaling.enabled=true,autoscaling.requestsMetric=m":                                "autoscaling.requestsMetric has no effect",
+		"image.tag=v1,image.digest=sha256:" + strings.Repeat("0", 64):                          "image.tag has no effect",
+		"serviceAccount.create=false,serviceAccount.annotations.a=b":                           "serviceAccount.annotations have no effect",
+		"backup.target=s3://backups/purser":                                                    "backup.target has no effect, since backup.enabled is false",
+		"backup.keep=3":                                                                        "backup.keep has no effect",
+		"ingress.hosts[0].host=registry.example.com":                                           "ingress.hosts has no effect",
+		"httpRoute.hostnames={registry.example.com}":                                           "httpRoute.hostnames has no effect",
+		"podDisruptionBudget.enabled=false,podDisruptionBudget.maxUnavailable=2":               "podDisruptionBudget.maxUnavailable has no effect",
+		"dashboard.labels.a=b":                                                                 "dashboard.labels has no effect",
+		"report.reporter=prod":                                                                 "report.reporter has no effect",
+		"report.enabled=true,report.reporter=r,report.server=https://r,report.schedule=@daily": "report.schedule has no effect, since report.watch is true",
+		"config.data_dir=/srv":                                                                 "config.data_dir has no effect", "config.http.addr=:80": "config.http.addr has no effect",
+		"config.http.debug_addr=:81": "config.http.debug_addr has no effect", "config.http.drain_timeout=1m": "drainSeconds sets it",
+		"config.http.adr=:80": "adr", "config.databse.max_conns=5": "databse", "global.imageRegistry=r.example.com": "global has no effect",
 	} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(chartDefaults), 0o644); err != nil {
