@@ -120,6 +120,7 @@ func TestChart(t *testing.T) {
 		checkChartPod(t, c, admin, name, text)
 	}
 	chartRefuses(t, helm)
+	chartValuesHaveEffects(t, helm)
 }
 
 // chartRefuses: the chart refuses values that it doesn't know or that can't be, and names them.
