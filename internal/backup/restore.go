@@ -154,7 +154,7 @@ type restore struct {
 // check looks at the options alone.
 func (r *restore) check() error {
 	switch known := db.Newest(); {
-	case r.m.Schema.History == "":
+	case r.m.Schema.History != known.History:
 		return fmt.Errorf("backup %s can't be restored: %w", r.m.ID, db.ErrDevelopment)
 	case r.m.Schema.Main > known.Main || r.m.Schema.Stats > known.Stats:
 		return fmt.Errorf("backup %s was made by Purser %s, whose schema is newer: %w", r.m.ID, r.m.Purser, db.ErrNewerSchema)

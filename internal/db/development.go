@@ -2,6 +2,9 @@ package db
 
 import (
 	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -9,11 +12,30 @@ import (
 )
 
 // History is the value of the row "history" in the table settings, which the first migration
-// inserts. The builds before 1.0 had other migrations under the same numbers, up to 45, and no
-// such row. So without it, the number of the schema's version means something else.
-const History = "1.0"
+// inserts. It has a hash of the first migrations, of the metadata and of the statistics, which are the
+// same in all releases. The builds before 1.0 had other migrations under the same numbers, up to 45, and
+// later other texts of the first ones. So without this value, the number of the schema's version means
+// something else.
+var History = "1.0-" + hashOfFirst()
 
 const historySetting = "history"
+
+// hashOfFirst returns a hash of the first migrations.
+func hashOfFirst() string {
+	h := sha256.New()
+	for _, first := range []struct {
+		files embed.FS
+		name  string
+	}{{migrations, "migrations/00001_schema.sql"}, {statsMigrations, "stats/00001_pull_statistics.sql"}} {
+		text, err := first.files.ReadFile(first.name)
+		if err != nil {
+			panic(err) // can't happen: embedded files are always readable
+		}
+		fmt.Fprintf(h, "%s %d\n", first.name, len(text))
+		h.Write(text)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
 
 // ErrDevelopment says that a build of Purser before 1.0 has made the tables, or the backup.
 var ErrDevelopment = errors.New("a build from before Purser 1.0 made it, and Purser can't migrate that: to carry the content over, " +
@@ -32,8 +54,8 @@ func requireHistory(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var old bool
 	err = conn.QueryRow(ctx, `
-		SELECT NOT EXISTS (SELECT FROM settings WHERE name = $1) AND EXISTS (SELECT FROM goose_db_version WHERE version_id > 0 AND is_applied)`,
-		historySetting).Scan(&old)
+		SELECT NOT EXISTS (SELECT FROM settings WHERE name = $1 AND value = $2) AND EXISTS (SELECT FROM goose_db_version WHERE version_id > 0 AND is_applied)`,
+		historySetting, History).Scan(&old)
 	if err != nil {
 		return fmt.Errorf("reading which history the schema has: %w", err)
 	}

@@ -51,6 +51,36 @@ func TestDevelopmentBuildsAreRefused(t *testing.T) {
 	}
 }
 
+// TestLaterDevelopmentBuildsAreRefused: the last builds before 1.0 had the migration of 1.0 with another
+// text, so their tables lack what statements of this version name.
+func TestLaterDevelopmentBuildsAreRefused(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	for _, sql := range []string{
+		"DROP TABLE servers CASCADE",
+		"ALTER TABLE accounts DROP COLUMN awaits_entry CASCADE",
+		"UPDATE settings SET value = 'c0ffee' WHERE name = 'schema_hash'",
+		"UPDATE settings SET value = '1.0' WHERE name = 'history'",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, migrating := db.Migrate(t.Context(), dsn, db.MigrateOptions{})
+	_, status := db.Status(t.Context(), dsn)
+	_, version := db.Current(t.Context(), conn)
+	for what, err := range map[string]error{"migrating": migrating, "the status": status, "the version": version} {
+		if !errors.Is(err, db.ErrDevelopment) || !strings.Contains(err.Error(), "purser copy") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // TestStatisticsOfDevelopmentBuildsAreRefused is the same for a server with statistics alone.
 func TestStatisticsOfDevelopmentBuildsAreRefused(t *testing.T) {
 	t.Parallel()

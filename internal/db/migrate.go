@@ -301,6 +301,7 @@ func upToDate(ctx context.Context, conn *pgx.Conn) (current, marked bool, err er
 func gooseProvider(dsn string, partitions int) (*goose.Provider, func(), error) {
 	return provider(dsn, migrations, "migrations", goose.DefaultTablename, map[string]string{
 		"purser.partitions": strconv.Itoa(partitions),
+		"purser.history":    History,
 	})
 }
 

@@ -41,7 +41,7 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
 type Versions struct {
 	Main  int64 `json:"main"`
 	Stats int64 `json:"stats"`
-	// History is the constant History; "" in backups that a build before 1.0 has made.
+	// History is the value of [History]; another one in backups that a build before 1.0 has made.
 	History string `json:"history"`
 }
 

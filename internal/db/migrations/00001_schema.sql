@@ -35,11 +35,12 @@ CREATE TABLE settings (
     value text NOT NULL
 );
 
--- By the row "history" Purser knows its own schema. The builds before 1.0 had other migrations
--- under the same numbers; a database that one of them has made doesn't have this row, and is
+-- By the row "history" Purser knows its own schema: it has a hash of this file, which no release
+-- may change. The builds before 1.0 had other migrations under the same numbers, or another text
+-- of this one; a database that one of them has made has no such row or another value, and is
 -- refused.
 INSERT INTO settings (name, value) VALUES
-    ('history', '1.0'),
+    ('history', current_setting('purser.history')),
     ('partitions', current_setting('purser.partitions')),
     ('autoprune_defaults_version', '0'),
     ('tag_protection_version', '0');
