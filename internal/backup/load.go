@@ -74,7 +74,7 @@ func skipForeignKeys(ctx context.Context, tx pgx.Tx, skip bool) error {
 	return nil
 }
 
-// disableTriggers disables the triggers that an earlier migration has installed, since the rows
+// disableTriggers disables the triggers that migrations have installed, since the rows
 // that they would write are in the backup too. It returns the tables that have any. It locks
 // them, so that no server writes into them meanwhile.
 func disableTriggers(ctx context.Context, tx pgx.Tx) ([]string, error) {

@@ -118,8 +118,7 @@ type CheckReport struct {
 	Hashed      int64 `json:"hashed"`
 	HashedBytes int64 `json:"hashed_bytes"`
 	// Manifests counts the manifests whose declared sizes were compared. UnreadableManifests
-	// counts those that were skipped because this version can't parse them, although another
-	// version accepted them.
+	// counts those that were skipped because they can't be parsed.
 	Manifests           int64 `json:"manifests"`
 	UnreadableManifests int64 `json:"unreadable_manifests"`
 	// Young counts objects without an owner that are so young that a running request may

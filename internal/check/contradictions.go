@@ -30,7 +30,7 @@ type Contradiction struct {
 // contradictionsPage is the result of comparing one batch of manifests.
 type contradictionsPage struct {
 	Compared   int64 // manifests, including unreadable ones
-	Unreadable int64 // manifests that another version accepted and this version can't parse
+	Unreadable int64 // manifests that can't be parsed
 	Found      []Contradiction
 }
 

@@ -125,8 +125,8 @@ func testContradictions(t *testing.T, dsn string) {
 		}
 	}
 	check(0)
-	// Manifests that only another version could parse must be skipped, and contradictions in
-	// later manifests must still be found.
+	// Manifests that can't be parsed must be skipped, and contradictions in later manifests must
+	// still be found.
 	b.Exec(t, `UPDATE manifests SET payload = '{"schemaVersion": 1}' WHERE media_type = $1 AND subject_digest IS NOT NULL`, oci.MediaTypeImageIndex)
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.Contains(w, "subject") && strings.Contains(w, "declared 1 ") })
 	check(int64(len(repos)))

@@ -160,7 +160,7 @@ func TestMovedEntries(t *testing.T) {
 		t.Fatal("no id is recorded")
 	}
 
-	// An account from before ids were recorded takes it if the DN agrees, and not otherwise.
+	// An account of a directory that told no ids takes the id if the DN agrees, and not otherwise.
 	exec("UPDATE accounts SET entry_id = NULL WHERE name = 'ann'")
 	as("ann", "ann's secret", 200)
 	if id, _, entry := idOf("ann"); id != annID || entry != annEntry {

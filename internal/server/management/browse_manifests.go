@@ -115,7 +115,7 @@ func (a *API) addManifest() {
 			defer done()
 		}
 		parsed, err := oci.ParseManifest(m.MediaType, m.Payload)
-		if err != nil { // another version of Purser accepted this manifest
+		if err != nil { // its row is damaged: a push of it would have been refused
 			return nil, fmt.Errorf("reading manifest %s: %w", in.Digest, err)
 		}
 		sizes, err := a.catalog.StoredSizes(ctx, m, parsed)

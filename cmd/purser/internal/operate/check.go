@@ -257,7 +257,7 @@ func writeCheck(w io.Writer, o storecheck.Options, r storecheck.CheckReport, exa
 		fmt.Fprintf(&b, "Deleted from the database, and waiting to be deleted from the store: %s (%s).\n", command.Count(r.Doomed, "object"), command.Size(r.DoomedBytes))
 	}
 	if r.UnreadableManifests > 0 {
-		fmt.Fprintf(&b, "Skipped, since this version of Purser can't read manifests that another version accepted: %s.\n", command.Count(r.UnreadableManifests, "manifest"))
+		fmt.Fprintf(&b, "Skipped, since they can't be read as manifests: %s.\n", command.Count(r.UnreadableManifests, "manifest"))
 	}
 	well, all := complete, "All is well"
 	for _, p := range storecheck.Problems {
