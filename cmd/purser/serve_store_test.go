@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/blob"
@@ -142,6 +143,14 @@ func TestAdviceAboutTheStore(t *testing.T) {
 			"PURSER_STORAGE_S3_REGION=" + o.Region, "PURSER_STORAGE_S3_PATH_STYLE=true", "PURSER_STORAGE_S3_ACCESS_KEY=" + o.AccessKey,
 			"PURSER_STORAGE_S3_SECRET_KEY=" + o.SecretKey}
 	}
+	otherRegion := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // as S3 answers
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(http.StatusBadRequest)
+		if r.Method != http.MethodHead {
+			fmt.Fprint(w, `<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region is wrong</Message><Region>eu-central-1</Region></Error>`)
+		}
+	}))
+	t.Cleanup(otherRegion.Close)
 	for name, c := range map[string]struct {
 		environ []string
 		want    string
@@ -155,6 +164,7 @@ func TestAdviceAboutTheStore(t *testing.T) {
 		"a wrong access key":              {onS3(func(o *s3.Options) { o.AccessKey = "nobody" }), "the credentials are wrong", false},
 		"no such bucket":                  {onS3(func(o *s3.Options) { o.Bucket = "b-" + blob.NewBase() }), "create it or correct its name", false},
 		"an empty bucket of the registry": {onS3(func(*s3.Options) {}), "is its path or bucket right?", false},
+		"a wrong region":                  {onS3(func(o *s3.Options) { o.Endpoint = otherRegion.URL }), "is the region right?", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,6 +173,21 @@ func TestAdviceAboutTheStore(t *testing.T) {
 				t.Errorf("%s\nwant %q, the place %s, and --force: %v", refused, c.want, dir, c.force)
 			}
 		})
+	}
+}
+
+// When S3 stays away, a server gives up after a minute with this error.
+func TestAdviceWhileS3IsAway(t *testing.T) {
+	t.Parallel()
+	dsn, dir := dbtest.DSN(t), t.TempDir()
+	if err := start(t, servetest.Config(t, onStore(t, dsn, dir)...)).Stop(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_STORAGE_S3_ENDPOINT=http://"+freeAddress(t), "PURSER_STORAGE_S3_BUCKET=images",
+		"PURSER_STORAGE_S3_ACCESS_KEY=key", "PURSER_STORAGE_S3_SECRET_KEY=secret")
+	_, err := backend.OpenStore(t.Context(), cfg.Storage, dbtest.Open(t, dsn), quiet, nil)
+	if err == nil || !strings.Contains(err.Error(), "can it be reached from here?") || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "--force") {
+		t.Errorf("%v\nwant that it can't be reached, the place %s, and no --force", err, dir)
 	}
 }
 

@@ -133,6 +133,57 @@ func TestDoctor(t *testing.T) {
 	wants(t, found, levelWarning, "http.tls.key", "each user of this machine")
 }
 
+// TestDoctorOfBackups: a registry without backups, backups that nobody has read, and old ones are found.
+func TestDoctorOfBackups(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	about := func() (list []finding) {
+		found, _ := g.examined(t)
+		return slices.DeleteFunc(found, func(f finding) bool { return !strings.HasPrefix(f.About, "backups") })
+	}
+	if found := about(); len(found) > 0 {
+		t.Errorf("of a registry of today: %+v", found)
+	}
+	g.exec("UPDATE blobs SET created_at = now() - interval '8 days'")
+	wants(t, about(), levelNote, "backups", "has never been run")
+	g.exec("INSERT INTO backups (place, backup, snapshot_at) VALUES ('/srv/backup', '20260101T000000.000Z', now() - interval '1 hour')")
+	wants(t, about(), levelNote, "backups", "none was ever read as a whole")
+	g.exec("UPDATE backups SET snapshot_at = now() - interval '3 days', verified_at = now() - interval '9 days'")
+	found := about()
+	wants(t, found, levelWarning, "backups", "the newest one is 3d")
+	wants(t, found, levelWarning, "backups", "none was read as a whole and found intact for 9d")
+	g.exec("UPDATE backups SET problem = 'an object is missing'")
+	wants(t, about(), levelError, "backups in /srv/backup", "an object is missing")
+	g.exec("UPDATE backups SET snapshot_at = now(), verified_at = now(), problem = ''")
+	if found := about(); len(found) > 0 {
+		t.Errorf("of fresh backups: %+v", found)
+	}
+}
+
+// TestBelowTheReserve: on a disk with less left than pushes leave free, the doctor says what to do, and
+// what it says works: garbage collection deletes.
+func TestBelowTheReserve(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	const reserve = "PURSER_STORAGE_RESERVE=1000000GiB" // no disk has so much
+	found, code := g.examined(t, reserve)
+	wants(t, found, levelError, "storage.reserve", "pushes are refused")
+	if code != command.ExitFindings {
+		t.Errorf("doctor: exit code %d", code)
+	}
+	for _, f := range found {
+		if f.About == "storage.reserve" && !strings.Contains(f.Remedy, `run "purser gc run"`) {
+			t.Errorf("the doctor's advice is %q", f.Remedy)
+		}
+	}
+	code, stdout, stderr := purser(t, append([]string{reserve}, g.environ...), "gc", "run")
+	if code != 0 || strings.Contains(stdout, "Deleted 0 objects") || !strings.Contains(stdout, "Deleted ") {
+		t.Errorf("gc run: exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+}
+
 // TestDoctorOfDefaultPolicy: the default policy of the configuration is judged as one that a client
 // saves: by the tags of all namespaces, or alone while there is no database.
 func TestDoctorOfDefaultPolicy(t *testing.T) {
