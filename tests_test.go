@@ -50,6 +50,39 @@ func TestContributing(t *testing.T) {
 	}
 }
 
+// TestPropertiesHaveExamples: a package that tests properties with rapid lets internal/testscale say with
+// how many examples. Otherwise it tries rapid's own number in both runs.
+func TestPropertiesHaveExamples(t *testing.T) {
+	t.Parallel()
+	properties, scaled := map[string]bool{}, map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if dir := filepath.Dir(path); dir != "." { // this file names both
+			properties[dir] = properties[dir] || bytes.Contains(text, []byte("\t\"pgregory.net/rapid\"\n"))
+			scaled[dir] = scaled[dir] || bytes.Contains(text, []byte("\ttestscale.Properties()\n"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested := 0
+	for dir, has := range properties {
+		if !has {
+			continue
+		}
+		if tested++; !scaled[dir] {
+			t.Errorf("%s tests properties: its TestMain has to call testscale.Properties", dir)
+		}
+	}
+	if tested == 0 {
+		t.Error("no package tests properties")
+	}
+}
+
 // testsOfTestAll returns a row of the table for each file with tests that "make test" doesn't
 // build.
 func testsOfTestAll(t *testing.T) (rows []string) {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -94,6 +96,91 @@ func TestBudgetIsOfTheClock(t *testing.T) {
 			t.Errorf("%.0f s on the clock of a slow machine keep to the budget", 2*seconds)
 		}
 	}
+}
+
+// The report lists the thirty slowest tests, the slowest first, and no package among them.
+func TestSlowestAreListed(t *testing.T) {
+	t.Parallel()
+	r := &run{ctx: t.Context(), results: newResults()}
+	for i := range 2 * slowest {
+		seconds := float64((i*37)%(2*slowest)) + 0.5 // each once, in no order
+		r.results.times = append(r.results.times, outcome{name: name{"tests", "p", fmt.Sprintf("Test%.1f", seconds)}, seconds: seconds})
+	}
+	r.results.times = append(r.results.times, outcome{name: name{"tests", "p", ""}, seconds: 1000})
+	var out bytes.Buffer
+	r.reportTimes(&out)
+	_, list, _ := strings.Cut(out.String(), "\nThe 30 slowest tests, in seconds:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	var want strings.Builder
+	for i := range slowest {
+		seconds := float64(2*slowest-1-i) + 0.5
+		fmt.Fprintf(&want, "%7.1f  p Test%.1f\n", seconds, seconds)
+	}
+	if list+"\n" != want.String() {
+		t.Errorf("the report is\n%s\nwant the list\n%s", out.String(), want.String())
+	}
+}
+
+// "make test-all" runs what "make test" runs, within budgets, and then all packages and all end-to-end
+// tests with the tag "all" and the race detector, the fuzz functions and the model.
+func TestPlanOfAll(t *testing.T) {
+	t.Chdir("../..")
+	t.Setenv("FUZZTIME", "")
+	night, quick := all(), fast(false)
+	for i, s := range quick {
+		if i >= len(night) || night[i].name != s.name || fmt.Sprint(arguments(t, night[i])) != fmt.Sprint(arguments(t, s)) {
+			t.Fatalf("step %d of \"make test-all\" isn't that of \"make test\", %q", i, s.name)
+		}
+		if night[i].budgeted != s.tests || s.budgeted {
+			t.Errorf("%s: budgeted %v at night and %v before, want %v and false", s.name, night[i].budgeted, s.budgeted, s.tests)
+		}
+	}
+	more := map[string][]string{}
+	for _, s := range night[len(quick):] {
+		more[s.name] = arguments(t, s)
+	}
+	for name, want := range map[string][]string{
+		"model of garbage collection":                {"tools/model"},
+		"all of the packages with the race detector": {"go", "test", "-tags=all"},
+		"fuzzing":                               {"tools/fuzz", "20s"},
+		"all end to end with the race detector": {"go", "test", "-tags=all", "./e2e"},
+	} {
+		args := more[name]
+		if strings.Contains(name, "race detector") && race() != "" {
+			want = append(want, "-race")
+		}
+		for _, w := range want {
+			if !slices.Contains(args, w) {
+				t.Errorf("the step %q is %v, which lacks %s", name, args, w)
+			}
+		}
+		if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-run") || a == "-short" }); i >= 0 {
+			t.Errorf("the step %q leaves out tests: %s", name, args[i])
+		}
+	}
+	out, err := exec.Command("go", append([]string{"list"}, allPackages...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := slices.Concat(arguments(t, unit(false)[0]), arguments(t, unit(false)[1]))
+	for _, pkg := range strings.Fields(string(out)) {
+		if strings.HasSuffix(pkg, "/purser/e2e") {
+			continue // a step of its own
+		}
+		if !slices.Contains(more["all of the packages with the race detector"], pkg) || !slices.Contains(both, pkg) {
+			t.Errorf("the tests of %s aren't run", pkg)
+		}
+	}
+}
+
+// arguments returns the command of a step.
+func arguments(t *testing.T, s step) []string {
+	t.Helper()
+	args, err := s.command()
+	if err != nil {
+		t.Fatalf("%s: %v", s.name, err)
+	}
+	return args
 }
 
 // A test's time includes that of its parallel subtests, at any depth.
