@@ -217,7 +217,7 @@ func (a *API) addSelectedTags() {
 // addTagRestoration adds the operation that restores the tags of a deletion by a pattern.
 func (a *API) addTagRestoration() {
 	type input struct {
-		ScopeOfRepository
+		api.InRepository
 		Body undoneDeletion
 	}
 	type output struct{ Body api.RestoredTags }
