@@ -48,6 +48,7 @@ var failures = []failure{
 	{"nobody backs up, and a copy is damaged", map[string]string{
 		"PurserBackupIsOld": "", "PurserBackupIsUnverified": "", "PurserBackupDamaged": "",
 	}, 30 * time.Hour, failBackup},
+	{"nobody has ever backed up", map[string]string{"PurserNeverBackedUp": ""}, 30 * time.Hour, failFirstBackup},
 	{"an object was removed", map[string]string{"PurserBlobsLost": ""}, 0, failObject},
 	{"the database's clock is in doubt", map[string]string{"PurserDeletionRests": ""}, 0, failClock},
 	{"nobody renews the certificate", map[string]string{"PurserCertificateEnds": ""}, 0, failCertificate},
@@ -413,6 +414,21 @@ func failBackup(t *testing.T) (healthy, first, second scrape) {
 	run(4, "backup", "verify")
 	pg.exec("UPDATE backups SET snapshot_at = snapshot_at - interval '2 days', verified_at = verified_at - interval '8 days'") // time passes
 	second = r.until(atLeast(1), "purser_backup_damaged")
+	return healthy, second, second
+}
+
+// failFirstBackup lets the database forget its only backup. So it looks like that of a registry without any.
+func failFirstBackup(t *testing.T) (healthy, first, second scrape) {
+	const snapshot = "purser_backup_last_snapshot_timestamp_seconds"
+	dir := newDir(t)
+	r, pg := startFailing(t, "PURSER_STORAGE_FILESYSTEM_PATH="+dir)
+	env := []string{"PURSER_DATABASE_MAIN=" + pg.DSN(), "PURSER_STORAGE_FILESYSTEM_PATH=" + dir}
+	if code, out := purser(t, env, "backup", newDir(t), "--data-dir", r.opt.dataDir); code != 0 {
+		t.Fatalf("purser backup exited with %d:\n%s", code, out)
+	}
+	healthy = r.until(atLeast(1), snapshot)
+	pg.exec("DELETE FROM backups")
+	second = r.until(func(at float64) bool { return at == 0 }, snapshot)
 	return healthy, second, second
 }
 
