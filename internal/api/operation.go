@@ -32,6 +32,9 @@ type Operation[I, O any] struct {
 	Description string
 	Status      int   // of success; 0: 200, or 204 for None
 	Errors      []int // statuses of errors that not all operations have
+	// BodyExample is of an operation that refuses the body {} although its schema requires no member:
+	// a body with the least that it accepts.
+	BodyExample map[string]any
 }
 
 // Place is one of the places at which an operation exists.
@@ -45,6 +48,12 @@ type None struct{}
 // pointer to the operation's input, and the result is a pointer to its answer.
 type Runner interface {
 	Run(ctx context.Context, id string, in any) (any, error)
+}
+
+// needing returns the operation with a BodyExample.
+func (o Operation[I, O]) needing(body map[string]any) Operation[I, O] {
+	o.BodyExample = body
+	return o
 }
 
 // In returns the operation at one of its places.

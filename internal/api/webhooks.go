@@ -132,7 +132,8 @@ func webhookOperation[I, O any](id, method, path, summary, description string, s
 var (
 	ListWebhooks  = webhookOperation[WebhookQuery, WebhookList]("listOrgWebhooks", http.MethodGet, "", "List the webhooks of a namespace", "", 0)
 	CreateWebhook = webhookOperation[WebhookNew, WebhookMade]("createOrgWebhook", http.MethodPost, "", "Make a webhook of a namespace",
-		"From now on the URL is told of events by signed requests. Only this answer has the secret.", http.StatusCreated)
+		"From now on the URL is told of events by signed requests. Only this answer has the secret.", http.StatusCreated).
+		needing(map[string]any{"url": "https://hooks.example.com/purser", "events": []string{"push"}})
 	GetWebhook    = webhookOperation[WebhookItem, WebhookView]("getOrgWebhook", http.MethodGet, "/{uuid}", "Get a webhook of a namespace", "", 0)
 	UpdateWebhook = webhookOperation[WebhookChange, None]("updateOrgWebhook", http.MethodPut, "/{uuid}", "Change a webhook of a namespace",
 		"Members that the body leaves out stay as they are. Read-only members are ignored. A webhook that is enabled is "+

@@ -422,7 +422,7 @@ func (a *API) addTagChanges() {
 		Body movedTag
 	}
 	type moveOutput struct{ Body string }
-	add(a, auth.Push, huma.Operation{
+	add(a, auth.Push, needsBody(huma.Operation{
 		OperationID: "changeTag", Method: http.MethodPut, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
 		Summary: "Create or move a tag, or have it deleted at a date",
 		Description: "With manifest_digest: points the tag to a manifest that is in the repository. A protected tag stays where it is: 409. " +
@@ -432,7 +432,7 @@ func (a *API) addTagChanges() {
 		DefaultStatus: http.StatusCreated,
 		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge,
 			http.StatusUnsupportedMediaType},
-	}, func(ctx context.Context, in *moveInput) (*moveOutput, error) {
+	}, map[string]any{"immutable": true}), func(ctx context.Context, in *moveInput) (*moveOutput, error) {
 		if err := server.CheckTag(in.Tag); err != nil {
 			return nil, err
 		}

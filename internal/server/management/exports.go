@@ -111,14 +111,14 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
 	}
 	type output struct{ Body queuedExport }
-	add(a, auth.Administer, huma.Operation{
+	add(a, auth.Administer, needsBody(huma.Operation{
 		OperationID: "queue" + text.name + "LogsExport", Method: http.MethodPost, Path: text.path + "/exportlogs", Tags: []string{"logs"},
 		Summary: "Notify a URL of where the audit log of " + text.of + " can be fetched",
 		Description: "callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and " +
 			"exported_data_url, which is the path of the export (logs/export) with this filter, up to now. A callback that fails " +
 			"is tried again for up to an hour. 429: too many callbacks wait, of the account, for the namespace or of all.",
 		Errors: append(text.errors(), http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusTooManyRequests),
-	}, func(ctx context.Context, in *I) (*output, error) {
+	}, map[string]any{"callback_url": "https://hooks.example.com/exports"}), func(ctx context.Context, in *I) (*output, error) {
 		req, export := of(in)
 		id, err := a.queueExport(ctx, text.path, req, export)
 		return &output{queuedExport{id}}, err

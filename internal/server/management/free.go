@@ -41,22 +41,23 @@ func (a *API) addFree() {
 		"The runs are in the list of runs, and can be undone."
 	errs := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
 	type output struct{ Body freeAnswer }
+	example := map[string]any{"bytes": 500_000_000_000}
 	type namespaceInput struct {
 		PolicyOfNamespace
 		Body freeBody
 	}
-	add(a, auth.Administer, huma.Operation{
+	add(a, auth.Administer, needsBody(huma.Operation{
 		OperationID: "freeNamespace", Method: http.MethodPost, Path: "/organization/{orgname}/autoprune/free", Tags: tags,
 		Summary: "Free bytes in a namespace: delete the least recently used tags", Description: text, Errors: errs, DefaultStatus: http.StatusOK,
-	}, func(ctx context.Context, in *namespaceInput) (*output, error) {
+	}, example), func(ctx context.Context, in *namespaceInput) (*output, error) {
 		out, err := a.free(ctx, in.Namespace, in.Body)
 		return &output{out}, err
 	})
 	type registryInput struct{ Body freeBody }
-	add(a, auth.Operate, huma.Operation{
+	add(a, auth.Operate, needsBody(huma.Operation{
 		OperationID: "freeRegistry", Method: http.MethodPost, Path: "/autoprune/free", Tags: tags,
 		Summary: "Free bytes in the registry: delete the least recently used tags", Description: text, Errors: errs, DefaultStatus: http.StatusOK,
-	}, func(ctx context.Context, in *registryInput) (*output, error) {
+	}, example), func(ctx context.Context, in *registryInput) (*output, error) {
 		out, err := a.free(ctx, "", in.Body)
 		return &output{out}, err
 	})

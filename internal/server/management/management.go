@@ -226,6 +226,8 @@ const (
 	streamKey = "stream"
 	// absentBodyKey names what stands in for a body that a client leaves out.
 	absentBodyKey = "absent body"
+	// bodyExampleKey has an example of a body that a client can't leave out (see needsBody).
+	bodyExampleKey = "body example"
 )
 
 // checked is the Extensions of an operation that is registered with the access auth.Ping because

@@ -40,6 +40,9 @@ func serve[I, O any](a *API, op api.Operation[I, O], run func(ctx context.Contex
 		OperationID: op.ID, Method: op.Method, Path: op.Path, Tags: strings.Split(op.Tag, ","), Summary: op.Summary, Description: op.Description,
 		DefaultStatus: op.Status, Errors: slices.Clone(op.Errors),
 	}
+	if op.BodyExample != nil {
+		described = needsBody(described, op.BodyExample)
+	}
 	if reflect.TypeFor[O]() == reflect.TypeFor[api.None]() {
 		add(a, op.Access, described, func(ctx context.Context, in *I) (*struct{}, error) {
 			_, err := run(ctx, in)

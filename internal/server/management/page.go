@@ -245,8 +245,11 @@ func exampleOf(doc *huma.OpenAPI, path string, op *huma.Operation) string {
 		text += " -X " + op.Method
 	}
 	if op.RequestBody != nil && op.RequestBody.Required {
-		body, err := json.Marshal(exampleValue(doc, jsonSchema(op.RequestBody.Content)))
-		if err == nil {
+		example := exampleValue(doc, jsonSchema(op.RequestBody.Content))
+		if m := op.RequestBody.Content["application/json"]; m != nil && m.Example != nil {
+			example = m.Example
+		}
+		if body, err := json.Marshal(example); err == nil {
 			text += " -H 'Content-Type: application/json' \\\n  -d '" + string(body) + "' \\\n "
 		}
 	}

@@ -52,11 +52,28 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 
-// makeBodyOptional lets clients leave out the body of an operation if no member of it is required.
-// Their request is then handled like one with the body {}, so that defaults apply. A body that is
-// declared as optional stays as it is: its absence may mean something else than {}.
+// needsBody marks an operation whose handler refuses the body {}, although no member is required by
+// the schema: it needs one of several members, or its own error about a missing member says more than
+// huma's would. So clients can't leave the body out. The document and the page show the example, which
+// has as few members as the operation accepts.
+func needsBody(op huma.Operation, example map[string]any) huma.Operation {
+	if op.Metadata == nil {
+		op.Metadata = make(map[string]any)
+	}
+	op.Metadata[bodyExampleKey] = example
+	return op
+}
+
+// makeBodyOptional lets clients leave out the body of an operation if no member of it is required,
+// unless needsBody has marked the operation. Their request is then handled like one with the body {},
+// so that defaults apply. A body that is declared as optional stays as it is: its absence may mean
+// something else than {}.
 func (a *API) makeBodyOptional(op *huma.Operation) {
 	if op.RequestBody == nil || !op.RequestBody.Required || op.RequestBody.Content["application/json"] == nil {
+		return
+	}
+	if example, needed := op.Metadata[bodyExampleKey]; needed {
+		op.RequestBody.Content["application/json"].Example = example
 		return
 	}
 	schema := op.RequestBody.Content["application/json"].Schema

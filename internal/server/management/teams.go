@@ -228,6 +228,7 @@ func (a *API) addTeamSync(path string) {
 	set := accessOperation("team", "enableOrganizationTeamSync", http.MethodPost, path, "Let groups decide who is in a team")
 	set.Description = "The members of the groups become members of the team when they log in, and stop being members when they log in without the group. " +
 		"Replaces the groups that the team has. Other members stay."
+	set = needsBody(set, map[string]any{"groups": []api.TeamGroup{{Source: auth.SourceOIDC, Name: "developers"}}})
 	add(a, auth.Administer, set, func(ctx context.Context, in *input) (*teamOutput, error) {
 		groups, err := syncGroups(in.Body)
 		if err != nil {
