@@ -38,7 +38,7 @@ func Irregular(err error) bool {
 // The directory is opened each time. A store that kept it open would go on reading a volume that
 // was unmounted.
 func OpenBelow(dir, name string, flag int) (*os.File, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := openRoot(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +57,23 @@ func OpenBelow(dir, name string, flag int) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// openRoot opens the directory below which names are looked up.
+func openRoot(dir string) (*os.Root, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, &rootError{err}
+	}
+	return root, nil
+}
+
+// rootError says that the directory can't be opened below which everything is. It has the text of the
+// error that it wraps.
+type rootError struct{ err error }
+
+func (e *rootError) Error() string { return e.err.Error() }
+
+func (e *rootError) Unwrap() error { return e.err }
 
 // statBelow returns what is known of a regular file below `root`, as OpenBelow opens it.
 func statBelow(root *os.Root, name string) (fs.FileInfo, error) {
@@ -89,19 +106,22 @@ type notDirectory struct{ name, dir string }
 func (e *notDirectory) Error() string { return e.name + " isn't a directory below " + e.dir }
 
 // Unreadable says whether err is about one file or directory, and not about the store: this process may
-// not read it, or something else has a directory's name. It isn't an [ErrNotFound].
+// not read it, the disk can't read it, or something else has a directory's name. It isn't an [ErrNotFound].
 func Unreadable(err error) bool {
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrWrongStore) {
 		return false
 	}
+	if _, ofAll := errors.AsType[*rootError](err); ofAll {
+		return false
+	}
 	_, other := errors.AsType[*notDirectory](err)
-	return other || errors.Is(err, fs.ErrPermission)
+	return other || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EIO)
 }
 
 // openDirBelow opens the directory `name` below the directory `dir`, under the rules of OpenBelow.
 // Something else under the name is no ErrNotFound: a listing must not be taken for complete.
 func openDirBelow(dir, name string) (*os.File, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := openRoot(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +135,7 @@ func openDirBelow(dir, name string) (*os.File, error) {
 
 // removeBelow removes a file below the directory `dir`, or what else is there.
 func removeBelow(dir, name string) error {
-	root, err := os.OpenRoot(dir)
+	root, err := openRoot(dir)
 	if err != nil {
 		return err
 	}

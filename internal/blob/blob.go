@@ -149,7 +149,9 @@ type Store interface {
 	// keys UploadOf doesn't recognise. It has one page of the listing in memory at a time (in
 	// a Dir, the names in one of the 256 directories). An object that exists during the whole
 	// listing is returned; an object that is created or deleted meanwhile may be missing. If
-	// the listing fails, the last element is the error.
+	// the listing fails, the last element is the error. If an error is Unreadable, the listing goes
+	// on behind the object or the directory (the first two digits of keys) that the element's
+	// Key names, and lacks it.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 
 	// Unfinished returns, unordered, the multipart uploads that are neither completed nor

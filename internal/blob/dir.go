@@ -81,7 +81,14 @@ func OpenDir(o DirOptions) (*Dir, error) {
 	}
 	o.LockWait = cmp.Or(o.LockWait, 2*time.Second)
 	d := &Dir{path: path, objects: filepath.Join(path, "objects"), lockWait: o.LockWait}
-	if o.Existing && (!o.Complete || !d.begun()) {
+	begun := !o.Existing
+	if o.Existing && o.Complete {
+		begun, err = d.begun()
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("opening the blob directory %s: %w", path, err)
+	case !begun:
 		return d, d.mounted()
 	}
 	if err := d.makeLayout(); err != nil {
@@ -123,11 +130,11 @@ func (d *Dir) makeLayout() error {
 // makeDurable creates the directory `path` and its missing parents, and syncs the parent of each
 // directory that it creates.
 func makeDurable(path string) error {
-	if fi, err := os.Stat(path); err == nil {
-		if !fi.IsDir() {
-			return fmt.Errorf("%s is not a directory", path)
-		}
-		return nil
+	switch fi, err := os.Stat(path); {
+	case err == nil && !fi.IsDir():
+		return fmt.Errorf("%s is not a directory", path)
+	case err == nil || !isAbsent(err):
+		return err
 	}
 	parent := filepath.Dir(path)
 	if err := makeDurable(parent); err != nil {
@@ -178,21 +185,46 @@ func (d *Dir) place(key string) (dir, name string, err error) {
 
 // mounted returns ErrWrongStore if the store's directories are missing. Without this
 // check, all objects on a volume that isn't mounted would seem to be missing, or
-// deleted successfully.
+// deleted successfully. If nobody can say whether they are missing, since this process may not look
+// for them for example, mounted returns that error, and not ErrWrongStore.
 func (d *Dir) mounted() error {
-	if _, err := os.Stat(filepath.Join(d.objects, "ff")); err != nil {
+	_, err := os.Stat(filepath.Join(d.objects, "ff"))
+	switch {
+	case err != nil && !isAbsent(err):
+		return d.unreachable(err)
+	case err != nil:
 		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted? \"purser store adopt\" completes a copy that lacks empty directories; if the store is lost and there are backups, \"purser store restore TARGET\" fills it again): %w", ErrWrongStore, d.path, err)
 	}
 	return nil
 }
 
+// unreachable returns the error for a store that can't be read. err is the file system's.
+func (d *Dir) unreachable(err error) error {
+	remedy := ""
+	if errors.Is(err, fs.ErrPermission) {
+		remedy = " (it, what is in it, and the directories above it must be open to the user that runs Purser: see chown and chmod)"
+	}
+	return fmt.Errorf("the blob directory %s can't be read by this process%s: %w", d.path, remedy, err)
+}
+
+// isAbsent returns whether an error of the file system says that there is nothing under a path.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
 // begun returns whether the directory has some of the store's directories.
-func (d *Dir) begun() bool {
+func (d *Dir) begun() (bool, error) {
 	entries, err := os.ReadDir(d.objects)
-	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+	if err != nil {
+		if isAbsent(err) {
+			err = nil
+		}
+		return false, err
+	}
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
 		two, err := hex.DecodeString(e.Name())
 		return err == nil && len(two) == 1 && e.IsDir()
-	})
+	}), nil
 }
 
 // missing interprets err, the error of opening or removing an object's file. It returns
@@ -375,11 +407,11 @@ func (d *Dir) Check(context.Context) error {
 	if err := d.mounted(); err != nil {
 		return err
 	}
+	if err := readable(filepath.Join(d.objects, "ff")); err != nil {
+		return d.unreachable(err)
+	}
 	if err := writable(filepath.Join(d.objects, "ff")); err != nil {
-		if readable(filepath.Join(d.objects, "ff")) == nil {
-			err = fmt.Errorf("%w: %w", ErrReadOnly, err)
-		}
-		return fmt.Errorf("the blob directory %s can't be written by this process: %w", d.path, err)
+		return fmt.Errorf("the blob directory %s can't be written by this process: %w: %w", d.path, ErrReadOnly, err)
 	}
 	return nil
 }

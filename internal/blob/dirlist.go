@@ -22,7 +22,7 @@ func (d *Dir) Stat(ctx context.Context, key string) (Object, error) {
 	if err != nil {
 		return Object{}, err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := openRoot(dir)
 	if err == nil {
 		defer root.Close() //nolint:errcheck // only read
 		return d.stat(root, name, key)
@@ -56,8 +56,10 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 			}
 			keys, err := d.list(ctx, dir, prefix)
 			if err != nil {
-				yield(Object{}, fmt.Errorf("listing objects: %w", err))
-				return
+				if !yield(Object{Key: dir}, fmt.Errorf("listing objects: %w", err)) || !Unreadable(err) {
+					return
+				}
+				continue
 			}
 			if len(keys) > 0 && !d.listed(ctx, dir, keys, yield) {
 				return
@@ -69,7 +71,7 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 // listed yields the objects with these keys, which are in the directory `dir`. It returns false to end
 // the listing.
 func (d *Dir) listed(ctx context.Context, dir string, keys []string, yield func(Object, error) bool) bool {
-	root, err := os.OpenRoot(d.objects)
+	root, err := openRoot(d.objects)
 	if err != nil {
 		yield(Object{}, fmt.Errorf("listing objects: %w", err))
 		return false
@@ -83,7 +85,7 @@ func (d *Dir) listed(ctx context.Context, dir string, keys []string, yield func(
 		if err == nil {
 			err = ctx.Err()
 		}
-		if !yield(o, err) || err != nil {
+		if o.Key = key; !yield(o, err) || err != nil && !Unreadable(err) {
 			return false
 		}
 	}
@@ -96,7 +98,10 @@ func (d *Dir) list(ctx context.Context, dir, prefix string) ([]string, error) {
 	f, err := openDirBelow(d.objects, dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			err = errors.Join(d.mounted(), err)
+			if wrong := d.mounted(); wrong != nil {
+				return nil, errors.Join(wrong, err)
+			}
+			err = &notDirectory{dir, d.objects} // one that is gone isn't an empty one
 		}
 		return nil, err
 	}

@@ -98,7 +98,9 @@ func meteredList[T any](m *metered, operation string, list iter.Seq2[T, error]) 
 		var failed error
 		defer m.observe(operation, time.Now(), &failed)
 		for v, err := range list {
-			failed = err
+			if err != nil {
+				failed = err
+			}
 			if !yield(v, err) {
 				return
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"os"
 	"path"
 	"path/filepath"
 	"unicode/utf8"
@@ -76,7 +75,7 @@ func (d *Dir) walk(ctx context.Context, dir string, yield func(Object, error) bo
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(d.path)
+	root, err := openRoot(d.path)
 	if err != nil {
 		return err
 	}
@@ -128,7 +127,7 @@ func (d *Dir) Others(ctx context.Context, dir string, deep bool) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(d.path)
+	root, err := openRoot(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("listing a directory: %w", err)
 	}

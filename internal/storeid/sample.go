@@ -1,10 +1,12 @@
 package storeid
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -22,12 +24,19 @@ const (
 	sampleParallel = 8
 )
 
-// Sample has the number of blobs that were drawn at random from the database (Sampled), and
-// how many of these have an object of the right size in the store (Found).
+// Sample has the number of blobs that were drawn at random from the database (Sampled), how many of
+// these have an object of the right size in the store (Found), and of how many nobody can say it, since
+// their objects can't be read (Unreadable).
 type Sample struct {
-	Sampled int `json:"sampled"`
-	Found   int `json:"found"`
+	Sampled    int `json:"sampled"`
+	Found      int `json:"found"`
+	Unreadable int `json:"unreadable,omitempty"`
+
+	failure error
 }
+
+// Failure returns the error of the first object that can't be read, nil if there is none.
+func (s Sample) Failure() error { return s.failure }
 
 // errUnfit says that the contents of the store and the database don't fit together.
 var errUnfit = errors.New("the store and the database don't seem to belong together")
@@ -36,7 +45,7 @@ var errUnfit = errors.New("the store and the database don't seem to belong toget
 // don't. They fit if the store has the objects of at least half of a sample of the database's
 // blobs. If the database has no blobs, they fit if the database knows at least half of a
 // sample of the store's objects. Storage keys are random, so another registry's store has no
-// object with such a key.
+// object with such a key. If it depends on objects that can't be read, fits returns that error.
 func (s *Store) fits(ctx context.Context) error {
 	sample, err := s.sample(ctx)
 	switch {
@@ -44,6 +53,8 @@ func (s *Store) fits(ctx context.Context) error {
 		return err
 	case sample.Sampled > 0 && 2*sample.Found >= sample.Sampled:
 		return nil
+	case sample.Sampled > 0 && 2*(sample.Found+sample.Unreadable) >= sample.Sampled:
+		return sample.failure
 	case sample.Sampled > 0:
 		return fmt.Errorf("%w: of %d blobs that the database has, the store has %d", errUnfit, sample.Sampled, sample.Found)
 	}
@@ -77,6 +88,9 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 		return Sample{}, err
 	}
 	var sampled, found atomic.Int64
+	var mu sync.Mutex
+	var unreadable int
+	var failure error
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(sampleParallel)
 	for _, row := range rows {
@@ -84,6 +98,12 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 			o, err := s.Store.Stat(ctx, row.Key)
 			if err == nil && o.Size == row.Size {
 				found.Add(1)
+			}
+			if blob.Unreadable(err) {
+				mu.Lock()
+				unreadable, failure = unreadable+1, cmp.Or(failure, err)
+				mu.Unlock()
+				err = nil
 			}
 			if errors.Is(err, blob.ErrNotFound) {
 				// The blob may have been deleted, or have got another object, after it was
@@ -99,7 +119,7 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 		})
 	}
 	err = group.Wait()
-	return Sample{int(sampled.Load()), int(found.Load())}, err
+	return Sample{int(sampled.Load()), int(found.Load()), unreadable, failure}, err
 }
 
 // sampleBlobs returns up to n of the database's blobs, drawn at random. It leaves out lost

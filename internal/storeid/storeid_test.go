@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -332,6 +335,42 @@ func TestNeitherHasIdentity(t *testing.T) {
 // Adopt must accept a store that has the database's blobs. It must accept an empty store,
 // or a store whose identity is damaged, only with the option Force, and another database's
 // store only with the option From.
+// closedTo is a store that may not read some of its objects.
+type closedTo struct {
+	blob.Store
+	keys []string
+}
+
+func (c closedTo) Stat(ctx context.Context, key string) (blob.Object, error) {
+	if slices.Contains(c.keys, key) {
+		return blob.Object{}, &fs.PathError{Op: "stat", Path: key, Err: syscall.EACCES}
+	}
+	return c.Store.Stat(ctx, key)
+}
+
+// TestSampleTellsWhatItMayNotRead: objects that can't be read count neither as found nor as missing. If
+// they decide whether the store is the database's, their error says so, and not that the store is another's.
+func TestSampleTellsWhatItMayNotRead(t *testing.T) {
+	t.Parallel()
+	b, store := setup(t), dir(t, t.TempDir())
+	var keys []string
+	for i := range 4 {
+		_, key := b.push(store, fmt.Sprint(i))
+		keys = append(keys, key)
+	}
+	s := b.on(closedTo{store, keys[:3]}, "a")
+	state, err := s.Show(t.Context())
+	if err != nil || state.Sampled != 4 || state.Found != 1 || state.Unreadable != 3 || !errors.Is(state.Failure(), fs.ErrPermission) {
+		t.Errorf("%+v, %v", state, err)
+	}
+	if err := s.Establish(t.Context()); !errors.Is(err, fs.ErrPermission) || errors.Is(err, blob.ErrWrongStore) {
+		t.Errorf("with three of four objects closed: %v", err)
+	}
+	if err := b.on(closedTo{store, keys[:2]}, "a").Establish(t.Context()); err != nil {
+		t.Errorf("with half of the objects closed: %v", err)
+	}
+}
+
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -41,8 +41,12 @@ func (d *doctor) examineStore(ctx context.Context, log *slog.Logger) error {
 	case !s.Same():
 		d.find(levelError, "the blob store at "+place, `mount the right volume or correct storage; "purser store show" compares them, and "purser store adopt --help" says when to adopt`,
 			"it isn't the database's: the store has the identity %s, the database's store %s", orNone(s.Store), orNone(s.Database))
-	case s.Sample.Found < s.Sample.Sampled:
-		d.find(levelError, "the blob store at "+place, `run "purser check"`, "of %d blobs that were drawn at random it lacks %d", s.Sample.Sampled, s.Sample.Sampled-s.Sample.Found)
+	case s.Found+s.Unreadable < s.Sampled:
+		d.find(levelError, "the blob store at "+place, `run "purser check"`, "of %d blobs that were drawn at random it lacks %d", s.Sampled, s.Sampled-s.Found-s.Unreadable)
+	}
+	if s.Unreadable > 0 {
+		d.find(levelError, "the blob store at "+backend.StorePlace(d.cfg.Storage), `let the user that runs Purser read them, or replace the disk; "purser check" names them all`,
+			"of %d blobs that were drawn at random it can't read %d: %v", s.Sampled, s.Unreadable, s.Failure())
 	}
 	return nil
 }

@@ -105,7 +105,11 @@ func sampled(s storeid.Sample) string {
 	if s.Sampled == 0 {
 		return "The database has no blobs to look for in the store."
 	}
-	return fmt.Sprintf("Of %s of the database, drawn at random, the store has %d.", command.Count(int64(s.Sampled), "blob"), s.Found)
+	text := fmt.Sprintf("Of %s of the database, drawn at random, the store has %d.", command.Count(int64(s.Sampled), "blob"), s.Found)
+	if s.Unreadable > 0 {
+		text += fmt.Sprintf(" It can't read %d (%v): \"purser check\" names them all.", s.Unreadable, s.Failure())
+	}
+	return text
 }
 
 func orNone(id string) string {
