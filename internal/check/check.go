@@ -29,6 +29,9 @@
 //   - A key with two owner rows: one statement has read both rows, so they existed at one
 //     moment.
 //
+// An object or a directory of the store that can't be read counts neither as whole nor as missing.
+// Run reports it, goes on with the others, and ends with ErrIncomplete.
+//
 // At the end Run compares the sizes that manifests declare with the stored sizes in the
 // database. The registry accepts manifests with wrong sizes, since other registries store
 // such manifests too. So Run reports a difference as a note and never repairs it.
@@ -62,6 +65,7 @@ const (
 	WrongSize  Problem = "wrong-size" // a blob's object has another size: the blob is marked as lost
 	Damaged    Problem = "damaged"    // a blob's object has other content: the blob is marked as lost
 	Unreadable Problem = "unreadable" // a blob's object can't be read: no repair
+	Hidden     Problem = "hidden"     // another object, or a directory of the store, can't be read: no repair
 	Lost       Problem = "lost"       // a blob was marked as lost before and not pushed since: no repair
 	Recovered  Problem = "recovered"  // a blob was marked as lost and its object is right: the mark is removed
 
@@ -77,7 +81,7 @@ const (
 )
 
 // Problems has all problems, the worst first.
-var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, QuotaUsage, CopiedSize, DeclaredSize}
+var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Hidden, Lost, Recovered, Unowned, UnownedUpload, QuotaUsage, CopiedSize, DeclaredSize}
 
 // Note says whether the problem is for information only. A check whose only findings are
 // such problems counts as successful.
@@ -88,8 +92,8 @@ func (p Problem) Note() bool { return p == DeclaredSize }
 type Finding struct {
 	Problem Problem `json:"problem"`
 	// Key is the object's storage key or, for a multipart upload, the prefix of the keys of
-	// the upload's objects (its base). It is empty if the finding is about a manifest or a
-	// quota.
+	// the upload's objects (its base). For a directory that can't be read it is the directory's
+	// path in the store. It is empty if the finding is about a manifest or a quota.
 	Key    string     `json:"key"`
 	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if the finding is about one
 	Size   int64      `json:"size"`            // bytes: the blob's, else the object's
@@ -195,6 +199,10 @@ type Options struct {
 // and the store probably belong to different registries, or one of them is incomplete.
 var ErrImplausible = errors.New("more than half of what was looked at is wrong, so this is probably another registry's database, another bucket, or a volume that isn't mounted: nothing more was repaired")
 
+// ErrIncomplete says that a check has come to its end, and couldn't read a part of the store. Its findings
+// Unreadable and Hidden name what that is.
+var ErrIncomplete = errors.New("the check is incomplete")
+
 // unownedDelay is the least time between two steps of a repair: recording an object without
 // an owner for deletion, and the deletion. It gives an operator who repaired with the wrong
 // database a day to notice.
@@ -202,7 +210,7 @@ const unownedDelay = 24 * time.Hour
 
 // Run compares the database with the store; the package comment says how. It passes its
 // findings to o.Found. If Run returns an error, the report is valid for what was compared
-// until then.
+// until then, which is all that can be read if the error is ErrIncomplete.
 func Run(ctx context.Context, o Options) (CheckReport, error) {
 	if o.Catalog == nil || o.Store == nil {
 		return CheckReport{}, errors.New("check: a check needs a catalog and a store")
@@ -221,7 +229,25 @@ func Run(ctx context.Context, o Options) (CheckReport, error) {
 	stop()
 	k.report.Took = time.Since(began)
 	k.report.HashedBytes = k.hashedBytes.Load()
+	if err == nil {
+		err = k.report.incomplete()
+	}
 	return k.report, errors.Join(err, k.refused)
+}
+
+// incomplete returns ErrIncomplete with the number of objects and directories that couldn't be read,
+// nil if all could.
+func (r CheckReport) incomplete() error {
+	var n int64
+	for _, p := range []Problem{Unreadable, Hidden} {
+		if t := r.Problems[p]; t != nil {
+			n += t.Count
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: objects or directories of the store that couldn't be read: %d", ErrIncomplete, n)
 }
 
 // refuseRepair returns an error if a repair is requested but the store has another

@@ -172,7 +172,7 @@ func TestCheckChangesNothingWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
 	o := b.push("a blob")
-	b.finds(check.Options{Deep: true, Repair: true, Store: hooked{Store: b.store, read: func(string) bool { return true }}}, "unreadable "+o.Key)
+	b.findsIncompletely(check.Options{Deep: true, Repair: true, Store: hooked{Store: b.store, read: func(string) bool { return true }}}, "unreadable "+o.Key)
 	if err := os.RemoveAll(filepath.Join(b.dir, "objects")); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestCheckRemaining(t *testing.T) {
 	t.Parallel()
 	for p, want := range map[check.Problem][2]bool{ // found, repaired
 		check.Shared: {true, true}, check.Missing: {true, true}, check.WrongSize: {true, true}, check.Damaged: {true, true},
-		check.Unreadable: {true, true}, check.Lost: {true, true}, check.Recovered: {true, false},
+		check.Unreadable: {true, true}, check.Hidden: {true, true}, check.Lost: {true, true}, check.Recovered: {true, false},
 		check.Unowned: {true, false}, check.UnownedUpload: {true, false},
 	} {
 		for i, repaired := range []int64{0, 1} {

@@ -32,8 +32,14 @@ func (k *checker) imported(ctx context.Context) error {
 		}
 		var young []blob.Object
 		for file, err := range k.opt.Tree.Files(ctx, strings.TrimSuffix(m.Source, "/")) {
-			if err != nil {
+			if err != nil && !blob.Unreadable(err) {
 				return err
+			}
+			if err != nil {
+				if !strings.HasPrefix(file.Key+"/", "objects/") { // this registry's objects are compared already
+					k.add(Finding{Problem: Hidden, Key: file.Key, Detail: err.Error()})
+				}
+				continue
 			}
 			if !ofImport(m.Format, file.Key) {
 				continue

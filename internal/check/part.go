@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -17,9 +18,10 @@ import (
 // begin with the part's hexadecimal digit.
 type part struct {
 	*checker
-	index int
-	above []Owner // the rows of the last upload, which own all objects whose keys begin with its key
-	buf   []byte  // for hashing
+	index  int
+	above  []Owner           // the rows of the last upload, which own all objects whose keys begin with its key
+	hidden map[string]string // directories that can't be read, by the first two digits of their keys, and why
+	buf    []byte            // for hashing
 }
 
 // bounds returns, for part i, the prefix of the keys of its objects in the store, and the
@@ -47,10 +49,10 @@ func (p *part) merge(ctx context.Context) error {
 	objects, stopObjects := iter.Pull2(p.opt.Store.List(ctx, prefix))
 	defer stopObjects()
 	row, rowErr, rows := owners()
-	object, objectErr, more := objects()
+	object, objectErr, more := p.next(objects)
 	for rows || more {
-		if err := errors.Join(rowErr, objectErr); err != nil {
-			return err
+		if rowErr != nil || objectErr != nil && !blob.Unreadable(objectErr) {
+			return errors.Join(rowErr, objectErr)
 		}
 		key := row.Key
 		if !rows || more && object.Key < key {
@@ -63,20 +65,40 @@ func (p *part) merge(ctx context.Context) error {
 			row, rowErr, rows = owners()
 		}
 		var found *blob.Object
+		var unread error
 		if more && object.Key == key {
-			found = new(object)
-			object, objectErr, more = objects()
+			if unread = objectErr; unread == nil {
+				found = new(object)
+			}
+			object, objectErr, more = p.next(objects)
 		}
-		if err := p.settle(ctx, key, same, found); err != nil {
+		if err := p.settle(ctx, key, same, found, unread); err != nil {
 			return err
 		}
 	}
 	return errors.Join(rowErr, objectErr)
 }
 
+// next returns the next element of the listing `objects`. It reports directories that can't be read, and
+// passes over them. An object that can't be read is returned with its error.
+func (p *part) next(objects func() (blob.Object, error, bool)) (blob.Object, error, bool) {
+	for {
+		o, err, more := objects()
+		if _, ours := blob.UploadOf(o.Key); !more || err == nil || ours || !blob.Unreadable(err) {
+			return o, err, more
+		}
+		if p.hidden == nil {
+			p.hidden = make(map[string]string)
+		}
+		p.hidden[o.Key] = err.Error()
+		p.add(Finding{Problem: Hidden, Key: "objects/" + o.Key, Detail: err.Error()})
+	}
+}
+
 // settle checks one storage key. `same` has the owner rows with this key; `object` is the
-// object with this key, nil if the store has none.
-func (p *part) settle(ctx context.Context, key string, same []Owner, object *blob.Object) error {
+// object with this key, nil if the store has none, or has one of which nothing is known because of
+// the error `unread`.
+func (p *part) settle(ctx context.Context, key string, same []Owner, object *blob.Object, unread error) error {
 	owners := same
 	base, _ := blob.UploadOf(key)
 	for _, o := range p.above {
@@ -98,7 +120,11 @@ func (p *part) settle(ctx context.Context, key string, same []Owner, object *blo
 			}
 		}
 	}
-	if object != nil && len(owners) == 0 {
+	ofBlob := func(o Owner) bool { return o.Kind == OwnerBlob }
+	switch {
+	case unread != nil && !slices.ContainsFunc(same, ofBlob): // a blob was reported, if it can't be read either
+		p.add(Finding{Problem: Hidden, Key: key, Detail: unread.Error()})
+	case object != nil && len(owners) == 0:
 		return p.stray(ctx, *object)
 	}
 	return nil
@@ -200,9 +226,14 @@ func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {
 // problem and a description of it; "" if the object is right.
 func (p *part) look(ctx context.Context, b Owner, read bool) (Problem, string, error) {
 	o, err := p.opt.Store.Stat(ctx, b.Key)
+	why, inHidden := p.hidden[b.Key[:min(2, len(b.Key))]]
 	switch {
+	case errors.Is(err, blob.ErrNotFound) && inHidden && !strings.Contains(b.Key, "/"):
+		return Unreadable, why, nil
 	case errors.Is(err, blob.ErrNotFound):
 		return Missing, "", nil
+	case blob.Unreadable(err):
+		return Unreadable, err.Error(), nil
 	case err != nil:
 		return "", "", err
 	case o.Size != b.Size:

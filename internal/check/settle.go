@@ -85,7 +85,7 @@ func (k *checker) settleStrays(ctx context.Context, atLeast int, seen int64) err
 }
 
 // stillThere returns those of the objects with these keys that the store still has, in the
-// order of keys.
+// order of keys. It reports those that can't be looked at any more.
 func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object, error) {
 	objects := make([]blob.Object, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
@@ -93,7 +93,11 @@ func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object,
 	for i, key := range keys {
 		group.Go(func() error {
 			o, err := k.opt.Store.Stat(ctx, key)
-			if errors.Is(err, blob.ErrNotFound) {
+			switch {
+			case errors.Is(err, blob.ErrNotFound):
+				return nil
+			case blob.Unreadable(err):
+				k.add(Finding{Problem: Hidden, Key: key, Detail: err.Error()})
 				return nil
 			}
 			objects[i] = o

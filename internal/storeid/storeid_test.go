@@ -332,9 +332,6 @@ func TestNeitherHasIdentity(t *testing.T) {
 	})
 }
 
-// Adopt must accept a store that has the database's blobs. It must accept an empty store,
-// or a store whose identity is damaged, only with the option Force, and another database's
-// store only with the option From.
 // closedTo is a store that may not read some of its objects.
 type closedTo struct {
 	blob.Store
@@ -371,6 +368,9 @@ func TestSampleTellsWhatItMayNotRead(t *testing.T) {
 	}
 }
 
+// Adopt must accept a store that has the database's blobs. It must accept an empty store,
+// or a store whose identity is damaged, only with the option Force, and another database's
+// store only with the option From.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -31,7 +31,8 @@ func checkCommand(src *command.Source) *cobra.Command {
 			"objects that nothing owns and, with --deep, blobs whose content isn't what their digest says.\n" +
 			"Manifests that declare other sizes than are stored are reported as a note.\n" +
 			"Registries may run meanwhile. Nothing is changed unless --repair is given.\n\n" +
-			"The exit code is 0 when all is well, 1 after an error, and 4 when something is left to be done.",
+			"The exit code is 0 when all is well, 1 after an error or if a part of the store couldn't be read,\n" +
+			"and 4 when something is left to be done.",
 		Args: cobra.NoArgs,
 	}
 	out := command.AddFormat(cmd)
@@ -143,7 +144,7 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f command.Format, o
 			CheckReport: report, Complete: err == nil, Remaining: report.Remaining(), Seconds: report.Took.Seconds(),
 		}}))
 	} else {
-		printErr = writeCheck(stdout, o, report, examples, err == nil)
+		printErr = writeCheck(stdout, o, report, examples, err == nil || errors.Is(err, storecheck.ErrIncomplete))
 	}
 	switch {
 	case err != nil || printErr != nil:
@@ -189,6 +190,9 @@ var advice = map[storecheck.Problem]struct{ what, todo, done string }{
 		"Clients refuse what they pull. Restore the objects from a backup if you can. If not, --repair marks them as lost.", doneLost},
 	storecheck.Unreadable: {"that can't be read",
 		"Nothing was changed: find out why the store can't read them, then check again.", ""},
+	storecheck.Hidden: {"in the store that can't be read",
+		"What is there was compared with nothing, so the check is incomplete: let the user that runs Purser read it\n" +
+			"(see chown and chmod), or bring it back, then check again.", ""},
 	storecheck.Lost: {"marked as lost, and not pushed since",
 		"Push an image with each of them again, to any repository, under a tag that is new there: many clients don't push\n" +
 			"what has its tag already. All repositories that had the blob have it again. Or delete those images.", ""},
@@ -221,6 +225,8 @@ func things(p storecheck.Problem) string {
 		return "key"
 	case storecheck.Unowned:
 		return "object"
+	case storecheck.Hidden:
+		return "place"
 	case storecheck.UnownedUpload:
 		return "unfinished multipart upload"
 	case storecheck.DeclaredSize:
