@@ -67,6 +67,11 @@ const (
 	CodeLockNotAvailable     = "55P03"
 	CodeQueryCanceled        = "57014"
 	CodeUndefinedTable       = "42P01"
+	CodeNoPrivilege          = "42501"
+
+	codeUndefinedFunction = "42883"
+	codeUndefinedSchema   = "3F000"
+	codeReadOnly          = "25006" // the server is a standby or a demoted primary, or transactions are read-only
 )
 
 // Options says how to connect.
@@ -154,7 +159,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	configure(cfg.ConnConfig, o.params())
 	// A batch of statements is one transaction, or a part of one, so its time limit is the
 	// longer one of TransactionTimeout and StatementTimeout.
-	tracers := multitracer.New(tracer{},
+	tracers := multitracer.New(&tracer{log: o.Log},
 		pgsession.Tracer{Statement: max(o.StatementTimeout, 0), Batch: max(o.TransactionTimeout, o.StatementTimeout)})
 	if o.Connected != nil {
 		cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
@@ -299,6 +304,18 @@ func Code(err error) string {
 	return ""
 }
 
+// Denied says whether err means that the role of the sessions lacks a right that Purser needs, as after a
+// REVOKE, or after an ALTER ROLE that makes its sessions another role's. To a role that may not look into
+// the schema any more, PostgreSQL says that a table or function doesn't exist. The same request may succeed
+// once an operator has given the right back; [DB.Rights] says which right that is.
+func Denied(err error) bool {
+	switch Code(err) {
+	case CodeNoPrivilege, CodeUndefinedTable, codeUndefinedFunction, codeUndefinedSchema:
+		return true
+	}
+	return false
+}
+
 // Unavailable says whether err means that the database can't be used now (it is
 // starting, stopping, out of connections or out of reach), so that the same
 // request may succeed later.
@@ -323,8 +340,7 @@ func Unavailable(err error) bool {
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true
 	}
-	// 25006 means that the server is read-only, as a standby or a demoted primary is.
 	// CodeQueryCanceled means that the statement exceeded its timeout. 25P03 and 25P04 mean
 	// that the server ended a transaction because this process stalled in it.
-	return code == "25006" || code == CodeQueryCanceled || code == "25P03" || code == "25P04"
+	return code == codeReadOnly || code == CodeQueryCanceled || code == "25P03" || code == "25P04"
 }

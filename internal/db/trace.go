@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 type counterKey struct{}
@@ -31,8 +36,51 @@ func WithCounter(ctx context.Context) (context.Context, *Counter) {
 }
 
 // tracer adds each round trip to the Counter in the context. If the context has an
-// OpenTelemetry trace that is recorded, tracer also makes a span for each round trip.
-type tracer struct{}
+// OpenTelemetry trace that is recorded, tracer also makes a span for each round trip. It logs what
+// PostgreSQL denies the sessions' role.
+type tracer struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	told time.Time // when the last denial was logged
+}
+
+// deniedTold is how often the log says at most that PostgreSQL denies something.
+const deniedTold = 10 * time.Second
+
+// tell logs an error that says that the role lacks a right, or that nothing can be written: with the role,
+// which no error of PostgreSQL names, and what helps. Whoever has run the statement gets the error too.
+func (t *tracer) tell(ctx context.Context, conn *pgx.Conn, err error) {
+	code := Code(err)
+	if code != CodeNoPrivilege && code != codeReadOnly {
+		return
+	}
+	t.mu.Lock()
+	now := time.Now()
+	due := now.Sub(t.told) > deniedTold
+	if due {
+		t.told = now
+	}
+	t.mu.Unlock()
+	if !due {
+		return
+	}
+	if code == codeReadOnly {
+		remedy := readOnlyRemedy
+		if conn.PgConn().ParameterStatus("in_hot_standby") == "on" {
+			remedy = standbyRemedy
+		}
+		t.log.ErrorContext(ctx, "nothing can be written into the database", "error", err, "remedy", remedy)
+		return
+	}
+	login, role := conn.Config().User, pgsession.RoleOf(conn.PgConn())
+	quoted := pgx.Identifier{login}.Sanitize()
+	remedy := "give " + role + ` the right by GRANT, or name the role that owns the tables in the DSN; "purser doctor" says all that is lacking`
+	if role != login && role != quoted {
+		remedy = roleRemedy(login, role) + "; or " + remedy
+	}
+	t.log.ErrorContext(ctx, "the database's role lacks a right that the registry needs", "role", role, "error", err, "remedy", remedy)
+}
 
 func begin(ctx context.Context, name, sql string) context.Context {
 	if c, ok := ctx.Value(counterKey{}).(*Counter); ok {
@@ -62,21 +110,30 @@ func end(ctx context.Context, err error) {
 	span.End()
 }
 
-func (tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+// TraceQueryStart implements pgx.QueryTracer.
+func (*tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
 	return begin(ctx, "query", d.SQL)
 }
 
-func (tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+// TraceQueryEnd implements pgx.QueryTracer.
+func (t *tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, d pgx.TraceQueryEndData) {
+	t.tell(ctx, conn, d.Err)
 	end(ctx, d.Err)
 }
 
-func (tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+// TraceBatchStart implements pgx.BatchTracer.
+func (*tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return begin(ctx, "batch", "")
 }
 
-func (tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+// TraceBatchQuery implements pgx.BatchTracer.
+func (t *tracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, d pgx.TraceBatchQueryData) {
+	t.tell(ctx, conn, d.Err)
+}
 
-func (tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchEndData) {
+// TraceBatchEnd implements pgx.BatchTracer.
+func (t *tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, d pgx.TraceBatchEndData) {
+	t.tell(ctx, conn, d.Err)
 	end(ctx, d.Err)
 }
 

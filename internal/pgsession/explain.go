@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,12 +50,20 @@ func Explain(err error, setting string) error {
 		}
 		return &explained{strings.Replace(err.Error(), c.Error(), explainConnect(c, setting), 1), err}
 	}
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == codeNoPrivilege {
-		return &explained{err.Error() + ": the role in " + dsn(setting) + " lacks this right. Make it the owner of the database " +
-			"(ALTER DATABASE … OWNER TO …), or grant it USAGE and CREATE on the schema", err}
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok || e.Code != codeNoPrivilege:
+		return err
+	case ofObject.MatchString(e.Message):
+		return &explained{err.Error() + ": the role in " + dsn(setting) + " lacks this right, or its sessions act as another role. " +
+			"Give it the right (GRANT …), or name the role that owns the tables; \"purser doctor\" says all that is lacking", err}
 	}
-	return err
+	return &explained{err.Error() + ": the role in " + dsn(setting) + " lacks this right. Make it the owner of the database " +
+		"(ALTER DATABASE … OWNER TO …), or grant it USAGE and CREATE on the schema", err}
 }
+
+// ofObject matches PostgreSQL's message that a role lacks a right on an object in a schema.
+var ofObject = regexp.MustCompile(`^permission denied for (table|view|function|sequence) `)
 
 // Misconfigured returns whether err is a connection error that remains until somebody changes
 // the configuration: the server doesn't offer TLS, its certificate isn't trusted, or a session

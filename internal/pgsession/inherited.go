@@ -156,6 +156,16 @@ func Own(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (
 	return direct, nil
 }
 
+// roleKey is the key of the session's role in the custom data of a connection.
+const roleKey = "purser role"
+
+// RoleOf returns the role with whose rights the statements of a connection run that [Own] has set up, quoted
+// for SQL; "" for another connection. It isn't the DSN's if the role, the database or the DSN sets another one.
+func RoleOf(conn *pgconn.PgConn) string {
+	role, _ := conn.CustomData()[roleKey].(string)
+	return role
+}
+
 // set applies settings to a session, and returns the values of the settings in `looked`. It
 // leaves out settings that the server doesn't know, unless they have a prefix: those are
 // Purser's own. The first statement lifts the session's statement_timeout, which may be too short for the second.
@@ -176,7 +186,8 @@ func set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string, l
 		SELECT pg_catalog.pg_backend_pid(), (
 			SELECT pg_catalog.count(pg_catalog.set_config(key, value, false)) FROM pg_catalog.json_each_text($1::json)
 			WHERE (pg_catalog.current_setting(key, true) IS NOT NULL OR key LIKE 'purser.%')
-				AND (key <> 'client_connection_check_interval' OR pg_catalog.version() !~* 'visual c|msvc|mingw|windows'))`,
+				AND (key <> 'client_connection_check_interval' OR pg_catalog.version() !~* 'visual c|msvc|mingw|windows')),
+			pg_catalog.quote_ident(current_user::text)`,
 		[][]byte{list}, nil, nil, nil)
 	b.ExecParams(`
 		SELECT pg_catalog.json_object_agg(name, pg_catalog.current_setting(name)) FROM pg_catalog.json_array_elements_text($1::json) name`,
@@ -190,6 +201,9 @@ func set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string, l
 	}
 	if err != nil {
 		return false, nil, fmt.Errorf("setting up the session: %w", inTime(err))
+	}
+	if len(results[1].Rows) == 1 {
+		conn.CustomData()[roleKey] = string(results[1].Rows[0][2])
 	}
 	if value := results[2].Rows[0][0]; value != nil {
 		err = json.Unmarshal(value, &found)

@@ -106,6 +106,8 @@ func Answer(ctx context.Context, err error) *oci.Error {
 		return oci.Errorf(oci.Unavailable, "all connections of the registry to its database are in use: try again in a moment")
 	case db.Unavailable(err):
 		return oci.Errorf(oci.Unavailable, "the registry's database is not available now: try again")
+	case db.Denied(err):
+		return oci.Errorf(oci.Unavailable, "the registry's database refuses access to the registry: its operator has to check the rights of the database's role")
 	case db.Contended(err):
 		return oci.Errorf(oci.Unavailable, "other requests are changing the same data: try again in a moment")
 	case errors.Is(err, context.DeadlineExceeded):

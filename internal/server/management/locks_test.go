@@ -1,9 +1,13 @@
 package management_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -47,6 +51,52 @@ func TestLockedTables(t *testing.T) {
 		if status < 300 && status != 202 && !strings.HasPrefix(operation, "get ") {
 			t.Errorf("%s succeeds on locked tables: %d", operation, status)
 		}
+	}
+}
+
+// TestDeniedTables: the role of the database may use no table any more. Each operation that needs the
+// database must be answered with 503, and none with 500.
+func TestDeniedTables(t *testing.T) {
+	t.Parallel()
+	empty := dbtest.EmptyDSN(t)
+	admin, err := pgx.Connect(t.Context(), empty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { admin.Close(context.Background()) }) //nolint:errcheck // nothing is pending
+	dsn := dbtest.As(t, empty, dbtest.HostileRole(t, admin, "denied_tables"))
+	if _, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.MigrateStats(t.Context(), dsn); err != nil {
+		t.Fatal(err)
+	}
+	d := dbtest.Open(t, dsn)
+	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) { everything(t)(o, d) })
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	var all described
+	r.Manage(t, "GET", "/openapi.json", "").Into(t, 200, &all)
+	if _, err := admin.Exec(t.Context(), "REVOKE ALL ON ALL TABLES IN SCHEMA public FROM denied_tables"); err != nil {
+		t.Fatal(err)
+	}
+	denied := 0
+	for path, methods := range all.Paths {
+		for method, op := range methods {
+			body := ""
+			if s, ok := op.RequestBody.Content["application/json"]; ok {
+				body = encode(t, validBody(all, s.Schema))
+			}
+			a := r.Do(t, strings.ToUpper(method), fill(path, "", "", op.Parameters), body, "Content-Type", "application/json")
+			switch {
+			case a.StatusCode == 503 && a.Header.Get("Retry-After") != "":
+				denied++
+			case a.StatusCode >= 500:
+				t.Errorf("%s %s: %d %s, Retry-After %q", method, path, a.StatusCode, a.Content, a.Header.Get("Retry-After"))
+			}
+		}
+	}
+	if denied < 100 {
+		t.Errorf("only %d operations needed the database", denied)
 	}
 }
 

@@ -42,19 +42,22 @@ type doctor struct {
 	db  *db.DB
 	// statsAway says that the statistics' database can't be used.
 	statsAway bool
-	findings  []finding
-	looked    []string // what it has looked at
+	// denied says that a finding tells which rights a role lacks.
+	denied   bool
+	findings []finding
+	looked   []string // what it has looked at
 }
 
 func (d *doctor) find(level, about, remedy, text string, args ...any) {
 	d.findings = append(d.findings, finding{level, about, fmt.Sprintf(text, args...), remedy})
 }
 
-// look runs an examination. If it fails, that is a finding itself, unless the same error is one already.
+// look runs an examination. If it fails, that is a finding itself, unless the same error is one already, or
+// the cause of it, that a role lacks rights.
 func (d *doctor) look(what string, examine func() error) {
 	d.looked = append(d.looked, what)
 	err := examine()
-	if err == nil || slices.ContainsFunc(d.findings, func(f finding) bool { return strings.Contains(f.Text, err.Error()) }) {
+	if err == nil || d.denied && db.Denied(err) || slices.ContainsFunc(d.findings, func(f finding) bool { return strings.Contains(f.Text, err.Error()) }) {
 		return
 	}
 	d.find(levelError, what, "mend the cause, then run \"purser doctor\" again", "it couldn't be examined: %v", err)
@@ -172,6 +175,13 @@ func (d *doctor) examineDatabase(ctx context.Context) (complete bool) {
 	usable := false
 	d.look("what its sessions inherit", func() (err error) {
 		usable, err = d.examineInherited(ctx)
+		return err
+	})
+	if !usable {
+		return false
+	}
+	d.look("the rights of its role", func() (err error) {
+		usable, err = d.examineRights(ctx)
 		return err
 	})
 	if !usable {

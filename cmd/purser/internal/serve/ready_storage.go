@@ -33,14 +33,17 @@ func storageCheck(check func(context.Context) error) readinessCheck {
 	}}
 }
 
-// pushesCheck fails if the store can be read, and not written, or if a disk has less left than pushes
-// leave free. The server stays ready.
-func pushesCheck(check func(context.Context) error, room func() error) readinessCheck {
+// pushesCheck fails if the store can be read, and not written, if a disk has less left than pushes
+// leave free, or if the database's role lacks a right. The server stays ready.
+func pushesCheck(check func(context.Context) error, room func() error, lacking func(context.Context) error) readinessCheck {
 	return readinessCheck{name: "pushes", spare: true, run: func(ctx context.Context) error {
 		if err := check(ctx); err != nil {
 			return err
 		}
-		return room()
+		if err := room(); err != nil {
+			return err
+		}
+		return lacking(ctx)
 	}}
 }
 

@@ -156,7 +156,8 @@ func (s starting) run(ctx context.Context, cfg *config.Config, announce func(*so
 	}
 	background := append(slices.Concat(data.workers, workers, certificates), s.host.watch)
 
-	s.ready.started(readinessCheck{name: "database", run: p.db.Ping}, storageCheck(p.store.Check), pushesCheck(p.store.Check, p.disks.Room),
+	s.ready.started(databaseCheck(p.db.Rights, cfg.Auth.Enabled), storageCheck(p.store.Check),
+		pushesCheck(p.store.Check, p.disks.Room, lacking(p.db.Rights)),
 		readinessCheck{name: "statistics", run: statisticsCheck(data.pools.stats, p), spare: true})
 	warnPlain(cfg, s.socks, s.log)
 	if err := p.pulls.open(ctx); err != nil {

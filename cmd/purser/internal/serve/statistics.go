@@ -87,12 +87,12 @@ func (s *statistics) Check(context.Context) error {
 }
 
 // statisticsCheck returns a readiness check that fails if the schema of the statistics
-// isn't ready or their database can't be reached.
+// isn't ready, their database can't be reached or written, or its role lacks a right there.
 func statisticsCheck(s *statistics, p dependencies) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {
 			return err
 		}
-		return p.stats().Ping(ctx)
+		return statisticsRights(ctx, p.stats())
 	}
 }
