@@ -9,10 +9,12 @@ import (
 	"testing"
 )
 
-// refusedAnyway has the operations that refuse this test's request whatever its body is, with the text
-// of the refusal.
+// refusedAnyway has the operations that refuse this test's request whatever its body is, with a word of
+// the refusal: it shows that the missing body isn't the reason.
 var refusedAnyway = map[string]string{
-	"rebindInstallUser": "directory", // the account is a local one
+	"rebindInstallUser":       "directory", // the account is a local one
+	"createOrganizationQuota": "exists already",
+	"startLooseKeysRun":       "this process runs no loose foreign keys",
 }
 
 // TestBodiesMayBeLeftOut sends a request without a body to each operation that has one, in a registry
@@ -56,7 +58,7 @@ func TestBodiesMayBeLeftOut(t *testing.T) {
 				switch {
 				case o.RequestBody.Required && a.StatusCode != 400 && (a.StatusCode != 415 || len(o.RequestBody.Content) == 1),
 					!o.RequestBody.Required && !refused && a.StatusCode >= 300 && a.StatusCode != http.StatusConflict,
-					refused && (a.StatusCode != 400 || !strings.Contains(string(a.Content), text)):
+					refused && (a.StatusCode < 400 || !strings.Contains(string(a.Content), text)):
 					t.Errorf("%s (%s %s) without a body, with the headers %q: %d %s; the document says required: %v",
 						o.OperationID, method, at, headers, a.StatusCode, a.Content, o.RequestBody.Required)
 				}
