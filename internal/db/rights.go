@@ -184,7 +184,7 @@ var (
 	logInNeeds = map[string][]string{
 		"live_namespaces": {"SELECT"}, "accounts": {"SELECT"}, "credentials": {"SELECT"}, "grants": {"SELECT"}, "teams": {"SELECT"}, "teammembers": {"SELECT"},
 		"tokenkeys": {"SELECT"}, "loginfailures": {"SELECT", "INSERT", "UPDATE"},
-		"purser_reserve_login": {"EXECUTE"}, "purser_return_login": {"EXECUTE"}, "purser_decayed": {"EXECUTE"},
+		"purser_reserve_login": {"EXECUTE"}, "purser_decayed": {"EXECUTE"},
 	}
 )
 
