@@ -129,8 +129,23 @@ func TestLimitsSurviveEachForm(t *testing.T) {
 		root.Manage(t, "GET", path, "").Into(t, 200, &told)
 		same("a robot", told.Repositories)
 		told = api.RobotView{}
-		root.Manage(t, "PATCH", path, marshal(t, api.RobotChange{Repositories: api.Limit{Set: true, Values: c.limits}, Actions: api.Limit{Set: true}})).Into(t, 200, &told)
+		root.Manage(t, "PATCH", path, marshal(t, api.RobotChange{Repositories: api.Limit{Set: true, Values: c.limits}, Actions: api.Limit{Set: true, Values: actions}})).Into(t, 200, &told)
 		same("a changed robot", told.Repositories)
+		if (told.Actions == nil) != (actions == nil) || !slices.Equal(told.Actions, actions) {
+			t.Errorf("a changed robot: actions %#v were written, %#v are read", actions, told.Actions)
+		}
+		pulls := 200
+		if len(c.limits) == 0 && c.limits != nil {
+			pulls = 403
+		}
+		r.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+r"+fmt.Sprint(i), robot.Token)...).WantStatus(t, pulls)
+		root.Manage(t, "PATCH", path, `{"actions": null}`).WantStatus(t, 200)
+		var idle api.TokenAnswer
+		root.Manage(t, "POST", "/user/apptoken", marshal(t, api.NewToken{Title: "t", Actions: actions})).Into(t, 200, &idle)
+		if (idle.Token.Actions == nil) != (actions == nil) || !slices.Equal(idle.Token.Actions, actions) {
+			t.Errorf("a token: actions %#v were written, %#v are read", actions, idle.Token.Actions)
+		}
+		r.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("root", idle.Token.Code)...).WantStatus(t, pulls)
 		var token api.TokenAnswer
 		root.Manage(t, "POST", "/user/apptoken", marshal(t, api.NewToken{Title: "t", Repositories: c.limits})).Into(t, 200, &token)
 		same("a new token", token.Token.Repositories)

@@ -197,6 +197,8 @@ func TestTeamsAndRobots(t *testing.T) {
 		picked := url.Values{"do": {"limit"}, "robot": {"ci"}, "action": {string(action)}}
 		ann.send(t, robots, picked, `value="`+string(action)+`" checked`)
 	}
+	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}}, "all actions", "all repositories")
+	pull(next, 200)
 	ann.send(t, robots, url.Values{"do": {"disable"}, "robot": {"ci"}}, "no longer log in", "disabled")
 	pull(next, 401)
 	ann.send(t, robots, url.Values{"do": {"delete"}, "robot": {"ci"}}, "was deleted", "has no robots")
@@ -204,4 +206,46 @@ func TestTeamsAndRobots(t *testing.T) {
 		s.Do(t, "GET", path, "", servertest.As("bob")...).WantStatus(t, 403)
 		site{servertest.Setup(t)}.Do(t, "GET", path, "").WantStatus(t, 404)
 	}
+}
+
+// TestFormsKeepEmptyLimits: a robot or a token that may do nothing is shown so, and saving its form as
+// the page has it keeps that.
+func TestFormsKeepEmptyLimits(t *testing.T) {
+	t.Parallel()
+	s := closed(t)
+	ann := s.as("ann")
+	const robots = "/ui/namespaces/acme/-/robots"
+	const noActions, noRepositories = `name="no-actions" value="true" checked`, `name="no-repositories" value="true" checked`
+	secret := secretOf(t, ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"ci"}}, "all actions", "all repositories"))
+	s.Grant(t, "acme", "acme+ci", auth.Writer)
+	for _, c := range []struct {
+		body          string
+		shown, hidden []string
+		pull          int
+	}{
+		{`{"repositories": [], "actions": []}`, []string{"no actions; no repositories", noActions, noRepositories}, nil, 403},
+		{`{"repositories": null, "actions": []}`, []string{"no actions", "all repositories", noActions}, []string{noRepositories}, 403},
+		{`{"repositories": [], "actions": null}`, []string{"all actions", "no repositories", noRepositories}, []string{noActions}, 403},
+		{`{"repositories": null, "actions": null}`, []string{"all actions", "all repositories"}, []string{noActions, noRepositories}, 200},
+		{`{"repositories": ["acme/*"], "actions": ["pull"]}`, []string{"pull; acme/*"}, []string{noActions, noRepositories}, 200},
+	} {
+		ann.Manage(t, "PATCH", "/organization/acme/robots/ci", c.body).WantStatus(t, 200)
+		content := ann.open(t, robots, c.shown...)
+		_, form, _ := strings.Cut(content, `name="robot" value="ci"`)
+		lacks(t, form, c.hidden...)
+		// The form as a browser would send it.
+		sent := url.Values{"do": {"limit"}, "robot": {"ci"}}
+		for _, m := range regexp.MustCompile(`name="(no-actions|no-repositories|action)" value="([^"]*)" checked`).FindAllStringSubmatch(form, -1) {
+			sent.Add(m[1], m[2])
+		}
+		if m := regexp.MustCompile(`name="repositories" value="([^"]*)"`).FindStringSubmatch(form); m != nil {
+			sent.Set("repositories", m[1])
+		}
+		ann.send(t, robots, sent, append([]string{"limits of ci were saved"}, c.shown...)...)
+		s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+ci", secret)...).WantStatus(t, c.pull)
+	}
+	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}, "action": {"pull"}, "no-actions": {"true"}}, `role="alert"`, "leave one of them out", "pull; acme/*")
+	ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"idle"}, "no-actions": {"true"}, "no-repositories": {"true"}}, "no actions; no repositories")
+	token := secretOf(t, ann.send(t, "/ui/account", url.Values{"do": {"token"}, "title": {"idle"}, "no-actions": {"true"}}, "no actions", "all repositories"))
+	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("ann", token)...).WantStatus(t, 403)
 }

@@ -38,7 +38,9 @@ var functions = template.FuncMap{
 	"actions":  actions,
 	"teamrole": teamRole,
 	"nolimits": func() robotRow { return robotRow{} },
-	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+	// none says whether a limit allows nothing. Nil is no limit.
+	"none":    func(list []string) bool { return list != nil && len(list) == 0 },
+	"percent": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
 }
 
 // actions returns all that a robot or a token may be limited to: a form that left one out would

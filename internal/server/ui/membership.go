@@ -3,6 +3,7 @@ package ui
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -18,13 +19,21 @@ func (u *UI) addMembership() {
 // newPassword makes a password of 26 letters and digits, of 130 random bits.
 func newPassword() string { return strings.ToLower(rand.Text()) }
 
-// addLimits adds the limits of a form to the body of a request for a token or a robot.
+// addLimits adds the limits of a form to the body of a request for a token or a robot. An empty list
+// allows nothing, and the form has a box of its own for it: no entry at all is no limit.
 func (q *request) addLimits(body map[string]any) error {
-	if actions := q.form["action"]; len(actions) > 0 {
-		body["actions"] = actions
-	}
-	if patterns := strings.Fields(q.form.Get("repositories")); len(patterns) > 0 {
-		body["repositories"] = patterns
+	for _, limit := range []struct {
+		member, noun string
+		list         []string
+	}{{"actions", "action", q.form["action"]}, {"repositories", "repository", strings.Fields(q.form.Get("repositories"))}} {
+		switch none := q.form.Get("no-"+limit.member) == "true"; {
+		case none && len(limit.list) > 0:
+			return fmt.Errorf("%q is picked beside %s: leave one of them out", "no "+limit.noun, strings.Join(limit.list, ", "))
+		case none:
+			body[limit.member] = []string{}
+		case len(limit.list) > 0:
+			body[limit.member] = limit.list
+		}
 	}
 	if text := q.form.Get("expires"); text != "" {
 		day, err := time.Parse(time.DateOnly, text)

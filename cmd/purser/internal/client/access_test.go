@@ -304,6 +304,55 @@ func TestRobotCommands(t *testing.T) {
 	works(last, 401)
 }
 
+// TestCommandsKeepEmptyLimits: each command that takes limits can say that nothing is allowed, and
+// what it makes is shown so.
+func TestCommandsKeepEmptyLimits(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	same := func(form string, got, want []string) {
+		t.Helper()
+		if (got == nil) != (want == nil) || !slices.Equal(got, want) {
+			t.Errorf("%s: %#v, want %#v", form, got, want)
+		}
+	}
+	var limits struct{ Repositories, Actions []string }
+	read := func(args ...string) {
+		t.Helper()
+		limits.Repositories, limits.Actions = nil, nil
+		if err := json.Unmarshal([]byte(o.ok("", append(args, "-o", "json")...)), &limits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read("robot", "create", "acme+idle", "--no-actions", "--no-repositories")
+	same("a new robot's actions", limits.Actions, []string{})
+	same("a new robot's repositories", limits.Repositories, []string{})
+	if list := o.ok("", "robot", "list", "acme"); !strings.Contains(list, "acme+idle  enabled  none          none ") {
+		t.Errorf("robots:\n%s", list)
+	}
+	for _, c := range []struct {
+		flags                 []string
+		repositories, actions []string
+	}{
+		{[]string{"--all-actions"}, []string{}, nil},
+		{[]string{"--actions", "pull", "--all-repositories"}, nil, []string{"pull"}},
+		{[]string{"--no-repositories"}, []string{}, []string{"pull"}},
+		{[]string{"--no-actions", "--repositories", "acme/app"}, []string{"acme/app"}, []string{}},
+	} {
+		o.ok("", append([]string{"robot", "limit", "acme+idle"}, c.flags...)...)
+		read("robot", "show", "acme+idle")
+		same(strings.Join(c.flags, " ")+": actions", limits.Actions, c.actions)
+		same(strings.Join(c.flags, " ")+": repositories", limits.Repositories, c.repositories)
+	}
+	read("token", "create", "idle", "--no-actions")
+	same("a new token's actions", limits.Actions, []string{})
+	same("a new token's repositories", limits.Repositories, nil)
+	for _, line := range []string{"robot limit acme+idle --no-actions --actions pull", "robot limit acme+idle --no-actions --all-actions",
+		"token create x --repositories acme/app --no-repositories"} {
+		o.fails("none of the others can be", 1, "", strings.Fields(line)...)
+	}
+}
+
 func TestTeamAndGrantCommands(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

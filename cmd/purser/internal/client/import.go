@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,7 +135,7 @@ func writePlan(w io.Writer, p *takeover.Plan) error {
 	for _, r := range p.Robots {
 		fmt.Fprintf(&b, "robot %s+%s: %s", p.Namespace, r.Name, role(r.Role, r.Roles))
 		if r.Actions != nil {
-			fmt.Fprintf(&b, ", only to %s", strings.Join(r.Actions, ", "))
+			fmt.Fprintf(&b, ", only to %s", cmp.Or(strings.Join(r.Actions, ", "), "nothing"))
 		}
 		b.WriteString("\n")
 	}

@@ -118,7 +118,8 @@ func robotCreateCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().StringVar(&description, "description", "", "`TEXT` for people")
 	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
 		var made api.RobotView
-		n := api.NewRobot{Description: description, Repositories: limits.repositories, Actions: limits.actions, ExpiresAt: *expires}
+		n := api.NewRobot{Description: description, ExpiresAt: *expires}
+		n.Repositories, n.Actions = limits.limits()
 		if err := c.Put(cmd.Context(), path, n, &made); err != nil {
 			return err
 		}
@@ -229,15 +230,16 @@ func robotLimitCommand(src *command.Source) *cobra.Command {
 	limits := addLimits(cmd)
 	allRepositories := cmd.Flags().Bool("all-repositories", false, "end the limit of repositories")
 	allActions := cmd.Flags().Bool("all-actions", false, "end the limit of actions")
-	cmd.MarkFlagsMutuallyExclusive("repositories", "all-repositories")
-	cmd.MarkFlagsMutuallyExclusive("actions", "all-actions")
+	cmd.MarkFlagsMutuallyExclusive("repositories", "no-repositories", "all-repositories")
+	cmd.MarkFlagsMutuallyExclusive("actions", "no-actions", "all-actions")
 	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
+		repositories, actions := limits.limits()
 		change := api.RobotChange{
-			Repositories: api.Limit{Set: *allRepositories || limits.repositories != nil, Values: limits.repositories},
-			Actions:      api.Limit{Set: *allActions || limits.actions != nil, Values: limits.actions},
+			Repositories: api.Limit{Set: *allRepositories || repositories != nil, Values: repositories},
+			Actions:      api.Limit{Set: *allActions || actions != nil, Values: actions},
 		}
 		if !change.Repositories.Set && !change.Actions.Set {
-			return command.Usagef("nothing is given to change: add --repositories, --actions, --all-repositories or --all-actions")
+			return command.Usagef("nothing is given to change: add --repositories, --actions, or one of these with \"no\" or \"all\" before it, such as --all-actions")
 		}
 		if err := c.Do(cmd.Context(), "PATCH", path, nil, change, nil); err != nil {
 			return err

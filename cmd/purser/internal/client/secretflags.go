@@ -15,7 +15,10 @@ import (
 )
 
 // limitFlags are the flags that narrow what a robot or a token may do.
-type limitFlags struct{ repositories, actions []string }
+type limitFlags struct {
+	repositories, actions     []string
+	noRepositories, noActions bool
+}
 
 func addLimits(cmd *cobra.Command) *limitFlags {
 	f := new(limitFlags)
@@ -23,7 +26,23 @@ func addLimits(cmd *cobra.Command) *limitFlags {
 		"it may use only these `REPOSITORIES`, with commas between them: acme/app, acme/* for all just below acme, acme/** for all below (default: no such limit)")
 	cmd.Flags().Var(listFlag{&f.actions, checkAction}, "actions",
 		"it may do only these `ACTIONS`, with commas between them: "+strings.Join(actionNames(), ", ")+" (default: no such limit)")
+	cmd.Flags().BoolVar(&f.noRepositories, "no-repositories", false, "it may use no repository")
+	cmd.Flags().BoolVar(&f.noActions, "no-actions", false, "it may do nothing")
+	cmd.MarkFlagsMutuallyExclusive("repositories", "no-repositories")
+	cmd.MarkFlagsMutuallyExclusive("actions", "no-actions")
 	return f
+}
+
+// limits returns the limits of repositories and of actions: nil is none, an empty list allows nothing.
+func (f *limitFlags) limits() (repositories, actions []string) {
+	repositories, actions = f.repositories, f.actions
+	if f.noRepositories {
+		repositories = []string{}
+	}
+	if f.noActions {
+		actions = []string{}
+	}
+	return repositories, actions
 }
 
 func actionNames() (names []string) {

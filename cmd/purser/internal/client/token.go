@@ -48,7 +48,8 @@ func tokenCreateCommand(src *command.Source) *cobra.Command {
 	format, limits, expires := command.AddFormat(cmd), addLimits(cmd), addExpiry(cmd, "it ends")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var made api.TokenAnswer
-		n := api.NewToken{Title: args[0], Repositories: limits.repositories, Actions: limits.actions, ExpiresAt: *expires}
+		n := api.NewToken{Title: args[0], ExpiresAt: *expires}
+		n.Repositories, n.Actions = limits.limits()
 		if err := c.Post(cmd.Context(), tokensPath, n, &made); err != nil {
 			return err
 		}

@@ -30,8 +30,8 @@ type Plan struct {
 type Robot struct {
 	Name        string           `json:"name"` // without its namespace
 	Description string           `json:"description,omitempty"`
-	Role        string           `json:"role,omitempty"`    // in the namespace; "": none
-	Actions     []string         `json:"actions,omitempty"` // nil: no such limit
+	Role        string           `json:"role,omitempty"`   // in the namespace; "": none
+	Actions     []string         `json:"actions,omitzero"` // nil: no such limit
 	Roles       []RepositoryRole `json:"repository_roles,omitempty"`
 }
 

@@ -114,6 +114,22 @@ func TestFromHarbor(t *testing.T) {
 	}
 }
 
+// TestPlanKeepsEmptyLimits expects that a robot that may do nothing is one in the plan's JSON too: a limit
+// that is left out is none.
+func TestPlanKeepsEmptyLimits(t *testing.T) {
+	t.Parallel()
+	for _, actions := range [][]string{nil, {}, {"pull"}} {
+		text, err := json.Marshal(Robot{Name: "ci", Actions: actions})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read Robot
+		if err := json.Unmarshal(text, &read); err != nil || (read.Actions == nil) != (actions == nil) || !slices.Equal(read.Actions, actions) {
+			t.Errorf("%#v was written, %#v is read (%v): %s", actions, read.Actions, err, text)
+		}
+	}
+}
+
 func TestFromQuay(t *testing.T) {
 	t.Parallel()
 	const org = "/api/v1/organization/acme"
