@@ -77,6 +77,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -157,6 +158,13 @@ type Entry struct {
 
 // pulls returns the number of pulls, or of HEADs, in the entry.
 func (e *Entry) pulls() int { return max(e.Pulls, 1) }
+
+// setNamespace sets the entry's namespace, if it has none, to the first part of its repository.
+func (e *Entry) setNamespace() {
+	if e.Namespace == "" {
+		e.Namespace, _, _ = strings.Cut(e.Repository, "/")
+	}
+}
 
 // Client returns a hash of account, address, User-Agent, repository and digest. It is
 // equal for requests that the same client sends for the same manifest, as far as these

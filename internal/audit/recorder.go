@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -19,7 +20,8 @@ import (
 type RecorderOptions struct {
 	DB *db.DB // required
 	// Buffer is the maximum number of entries in memory, including those that are being
-	// written. Default 10,000.
+	// written. Half as many more are for namespaces that have few entries there: one that
+	// fills the buffer doesn't cost others their pulls (limit.Buffer). Default 10,000.
 	Buffer int
 	// Join is how long after an entry's first pull further pulls of the same content by
 	// the same client are joined into that entry. Default DefaultJoin. If Join is
@@ -60,7 +62,8 @@ type Recorder struct {
 	mu      sync.Mutex
 	queue   []*waiting           // begins with the entries being written
 	open    map[joinKey]*waiting // entries of the queue that still take further requests
-	heads   int                  // number of entries in the queue that are HEADs, not pulls
+	places  *limit.Buffer        // entries in the queue, by namespace
+	heads   *limit.Buffer        // those of them that are HEADs, not pulls
 	failing bool                 // the last batch failed
 	since   time.Time            // since when a batch is being written; zero: none is
 	room    chan struct{}        // closed when entries leave the queue
@@ -82,7 +85,10 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	o.BackoffMin = cmp.Or(o.BackoffMin, 200*time.Millisecond)
 	o.BackoffMax = cmp.Or(o.BackoffMax, 5*time.Second)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1), open: map[joinKey]*waiting{}, room: make(chan struct{})}
+	r := &Recorder{
+		opt: o, log: o.Log, writing: make(chan struct{}, 1), open: map[joinKey]*waiting{}, room: make(chan struct{}),
+		places: limit.NewBuffer(o.Buffer), heads: limit.NewBuffer((o.Buffer + 1) / 2),
+	}
 	r.loop = worker.New(worker.Options{
 		Name: "audit of pulls", Batch: r.runBatch, Next: r.sleepTime, Timeout: o.Timeout,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, Log: o.Log, Metrics: o.Worker,
@@ -122,7 +128,7 @@ func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	r.prepare(ctx, e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	full := len(r.queue) >= r.opt.Buffer
+	full := r.places.Full(e.Namespace)
 	switch {
 	case r.closed:
 		return droppedClosed
@@ -144,6 +150,7 @@ func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	*e = e.from(SourceOf(ctx))
 	e.ID = 0
+	e.setNamespace()
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
@@ -184,8 +191,9 @@ func (r *Recorder) add(e *Entry) {
 		r.open[w.key] = w
 	}
 	r.queue = append(r.queue, w)
+	r.places.Add(e.Namespace)
 	if e.Kind == headOfTag {
-		r.heads++
+		r.heads.Add(e.Namespace)
 	}
 	if r.resting {
 		r.resting, r.began = false, true
@@ -245,7 +253,7 @@ func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	r.prepare(ctx, &e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	full := len(r.queue) >= r.opt.Buffer || r.heads >= (r.opt.Buffer+1)/2
+	full := r.places.Full(e.Namespace) || r.heads.Full(e.Namespace)
 	switch {
 	case r.closed:
 		return false
@@ -376,8 +384,10 @@ func (r *Recorder) abandon() int {
 			n += w.pulls()
 		}
 	}
-	r.queue, r.heads, r.dropped = nil, 0, r.dropped+uint64(n)
+	r.queue, r.dropped = nil, r.dropped+uint64(n)
 	clear(r.open)
+	r.places.Clear()
+	r.heads.Clear()
 	r.leave()
 	r.mu.Unlock()
 	r.opt.Metrics.drop(droppedClosed, n)

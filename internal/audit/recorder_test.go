@@ -131,6 +131,45 @@ func TestRecorderOverflow(t *testing.T) {
 	}
 }
 
+// TestPullsBesideAFlood: the pulls and HEADs of one namespace fill the buffer. Those of another one must
+// still be taken and written, and those of a third too.
+func TestPullsBesideAFlood(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	r := NewRecorder(RecorderOptions{DB: d, Log: quiet, Buffer: 1000, Join: -1})
+	of := func(repository string, n int) Entry {
+		e := pull(n)
+		e.Repository = repository
+		return e
+	}
+	record := func(repository string, want int) {
+		t.Helper()
+		for n := range 20 {
+			if !r.RecordHead(t.Context(), of(repository, n)) || !r.Record(t.Context(), of(repository, n)) {
+				t.Fatalf("pull %d of %s is dropped", n, repository)
+			}
+		}
+		if n := r.Pending(); n != want {
+			t.Errorf("%d are pending, want %d", n, want)
+		}
+	}
+	for n := range 2000 {
+		r.RecordHead(t.Context(), of("flood/app", n))
+	}
+	record("acme/app", 540) // HEADs have half of the buffer
+	for n := range 2000 {
+		r.Record(t.Context(), of("flood/app", n))
+	}
+	record("zoo/app", 1040)
+	if r.Offer(t.Context(), of("flood/app", 1)) || r.RecordHead(t.Context(), of("flood/app", 1)) {
+		t.Error("the namespace that has filled the buffer gets more")
+	}
+	must(t, r.Close(t.Context()))
+	if n := count(t, d, "SELECT count(*) FROM auditlog WHERE namespace <> 'flood'"); n != 40 {
+		t.Errorf("%d pulls of the others are written, want 40", n)
+	}
+}
+
 // PostgreSQL refuses one entry, and two others can't be encoded as JSON. The recorder must
 // drop these three and write the others of their batches.
 func TestRecorderUnfit(t *testing.T) {

@@ -112,8 +112,9 @@ func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range r.queue[:n] {
+		r.places.Remove(w.Namespace)
 		if w.Kind == headOfTag {
-			r.heads--
+			r.heads.Remove(w.Namespace)
 		}
 	}
 	clear(r.queue[:n]) // so that their texts can be freed

@@ -55,9 +55,7 @@ func arguments(s Source, entries []Entry) (db.Args, error) {
 		if err != nil {
 			return nil, fmt.Errorf("entry %s of the audit log: %w: %w", e.Kind, errUnfit, err)
 		}
-		if e.Namespace == "" {
-			e.Namespace, _, _ = strings.Cut(e.Repository, "/")
-		}
+		e.setNamespace()
 		ids[i] = pgtype.Int8{Int64: e.ID, Valid: e.ID != 0}
 		times[i] = pgtype.Timestamptz{Time: e.Time, Valid: !e.Time.IsZero()}
 		kind[i], actor[i], address[i], agent[i], request[i] =

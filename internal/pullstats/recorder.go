@@ -32,8 +32,9 @@ type RecorderOptions struct {
 	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
 	// same pull. Default DefaultJoin; a negative value switches joining off.
 	Join time.Duration
-	// Buffer is how many pulls may wait in memory for Redis. HEADs aren't among them: their
-	// number has its own limit, maxHeads. Default 10,000.
+	// Buffer is how many pulls may wait in memory for Redis, besides those of namespaces of which
+	// few wait (limit.Buffer). HEADs aren't among them: their number has its own limit, maxHeads.
+	// Default 10,000.
 	Buffer int
 	// Batch is how many pulls are sent to Redis together. Default 1,000.
 	Batch   int

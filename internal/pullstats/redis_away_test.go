@@ -2,6 +2,7 @@ package pullstats
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/limit"
 )
 
 // until calls fn again and again until it returns true. After a minute it fails the test.
@@ -144,6 +146,48 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	if err != nil || uses.Tags["v1"].Before(begun) || uses.Manifests[digest("a").String()].Before(begun) {
 		t.Errorf("what was dropped was used at %v: %v", uses, err)
 	}
+}
+
+// TestRedisAwayBesideAFlood: Redis is away, pulls aren't logged, and those of one namespace fill the
+// memory. Pulls and HEADs of another namespace must wait for Redis there too, and be counted.
+func TestRedisAwayBesideAFlood(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r := server.open(t, s.stats)
+	m := NewMetrics(prometheus.NewRegistry())
+	rec := s.recorder(t, r, unlogged, func(o *RecorderOptions) { o.Buffer, o.Metrics = 100, m })
+	rec.queue.heads.places = limit.NewBuffer(100) // in place of maxHeads
+	server.Kill()
+	dropped := func() float64 { return testutil.ToFloat64(m.events.WithLabelValues(eventDropped)) }
+	of := func(repository string, n int) audit.Entry {
+		e := s.client("a", 0, fmt.Sprint("v", n), "z")
+		e.Repository = repository
+		return e
+	}
+	for n := range 150 {
+		rec.Pulled(t.Context(), of("flood/app", n))
+		rec.Checked(t.Context(), of("flood/app", n))
+	}
+	if n := dropped(); n != 50 {
+		t.Errorf("%v pulls were dropped, want 50", n)
+	}
+	for n := range 5 {
+		rec.Pulled(t.Context(), of("acme/app", n+1000))
+		rec.Checked(t.Context(), of("acme/app", n+1000))
+	}
+	if n := dropped(); n != 50 {
+		t.Errorf("%v pulls of the other namespace were dropped", n-50)
+	}
+	rec.queue.heads.mu.Lock()
+	heads := len(rec.queue.heads.recent)
+	rec.queue.heads.mu.Unlock()
+	if heads != 105 {
+		t.Errorf("%d HEADs are in memory, want 105", heads)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	rec.Close(ctx)
 }
 
 // A process stops with 23 pulls in its queue, in some cases while it sends a batch of them.

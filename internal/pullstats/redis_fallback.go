@@ -116,6 +116,7 @@ func (q *redisQueue) overdue(now time.Time) (late []*event) {
 	}
 	clear(q.pulls[len(kept):])
 	q.pulls = kept
+	q.count()
 	return late
 }
 
@@ -130,6 +131,7 @@ func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	q.mu.Lock()
 	q.flying = nil
 	q.pulls = append(q.pulls, list...)
+	q.count()
 	n := len(q.pulls) // while Redis is away, each attempt updates this metric
 	q.mu.Unlock()
 	q.r.opt.Metrics.waiting(n)

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
-	// maxHeads bounds the number of HEADs that a process keeps in memory.
+	// maxHeads bounds the number of HEADs that a process keeps in memory, besides those of
+	// namespaces of which it keeps few (limit.Buffer).
 	maxHeads = 75_000
 	// maxSameHeads bounds the number of HEADs that Redis keeps of one client for one
 	// manifest.
@@ -47,6 +49,7 @@ type redisHeads struct {
 	mu     sync.Mutex
 	named  uint64        // how many names were given to HEADs and pulls by digest
 	recent []*recentHead // in the order in which they came
+	places *limit.Buffer // of recent, by namespace
 	unsaid int           // how many of recent Redis doesn't have
 	logged int           // how many of recent the audit log has
 	taken  []audit.Entry // pulls by digest that Redis has joined with HEADs and counted
@@ -88,12 +91,13 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.forget(time.Now())
-	if len(h.recent) >= maxHeads {
+	if h.places.Full(namespaceOf(e)) {
 		h.q.r.opt.LastUsed.markUncounted(e.Time)
 		return false
 	}
 	head := &recentHead{Entry: e, name: h.nextName(), since: time.Now()}
 	h.recent = append(h.recent, head)
+	h.places.Add(namespaceOf(e))
 	h.unsaid++
 	if byLog {
 		h.log(ctx, head)
@@ -121,6 +125,7 @@ func (h *redisHeads) forget(now time.Time) {
 		if !head.logged && now.Before(h.both) || !head.sent && h.q.r.opt.Log == nil {
 			h.q.r.opt.LastUsed.markUncounted(h.q.r.presence.now())
 		}
+		h.places.Remove(namespaceOf(head.Entry))
 		head.sent = true // so that send, if it is sending this head now, doesn't count it as well
 		h.recent[n] = nil
 		n++

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -59,6 +61,7 @@ type redisQueue struct {
 	others  time.Time // until this time other processes count pulls by digest from the log
 	headsTo time.Time // before this time the HEADs of all other processes are in Redis; zero: not known
 	pulls   []*event
+	places  *limit.Buffer          // of pulls, by namespace: whoever changes pulls calls count
 	flying  []*event               // pulls that are being sent
 	same    map[counterName]*event // the events in the queue that join may add pulls to
 	closed  bool
@@ -116,8 +119,8 @@ func (q *redisQueue) known(e *event, unsent time.Time) bool {
 }
 
 func newRedisQueue(r *Recorder) *redisQueue {
-	q := &redisQueue{r: r, sending: make(chan struct{}, 1), same: map[counterName]*event{}}
-	q.heads = &redisHeads{q: q, process: rand.Uint64()}
+	q := &redisQueue{r: r, sending: make(chan struct{}, 1), same: map[counterName]*event{}, places: limit.NewBuffer(r.opt.Buffer)}
+	q.heads = &redisHeads{q: q, process: rand.Uint64(), places: limit.NewBuffer(maxHeads)}
 	q.loop = worker.New(worker.Options{
 		Name: "pulls to Redis", Batch: q.batch, Next: q.next, Timeout: 2 * recordTimeout,
 		BackoffMin: 200 * time.Millisecond, BackoffMax: redisBackoff, Log: r.opt.Logger, Metrics: r.opt.Worker,
@@ -138,7 +141,7 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 		q.mu.Unlock()
 		return
 	}
-	full := q.closed || len(q.pulls) >= q.r.opt.Buffer || q.r.opt.Log != nil && (q.failing || e.Tag == "" && q.byLog())
+	full := q.closed || q.places.Full(namespaceOf(e)) || q.r.opt.Log != nil && (q.failing || e.Tag == "" && q.byLog())
 	if !full {
 		ev := &event{Entry: e, n: 1, since: time.Now()}
 		if e.Tag == "" && q.r.opt.Join > 0 {
@@ -177,9 +180,25 @@ func (q *redisQueue) join(e audit.Entry) bool {
 
 func (q *redisQueue) add(e *event) {
 	q.pulls = append(q.pulls, e)
+	q.places.Add(namespaceOf(e.Entry))
 	if q.r.opt.Log == nil && e.Tag != "" {
 		q.same[counterName{e.RepositoryID, e.Tag, e.Digest}] = e
 	}
+}
+
+// count counts the places of the queue anew, after some pulls have left it or come back. The caller must
+// hold q.mu.
+func (q *redisQueue) count() {
+	q.places.Clear()
+	for _, e := range q.pulls {
+		q.places.Add(namespaceOf(e.Entry))
+	}
+}
+
+// namespaceOf returns the namespace of an entry's repository.
+func namespaceOf(e audit.Entry) string {
+	namespace, _, _ := strings.Cut(e.Repository, "/")
+	return namespace
 }
 
 // checked records a HEAD by tag, to be sent to Redis.
@@ -295,6 +314,7 @@ func (q *redisQueue) reached(ctx context.Context, err error) {
 	waiting := q.pulls
 	if q.failing && q.r.opt.Log != nil {
 		q.pulls = nil
+		q.count()
 	}
 	q.mu.Unlock()
 	switch {
@@ -334,6 +354,7 @@ func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 		delete(q.same, counterName{e.RepositoryID, e.Tag, e.Digest}) // nothing is added to it from now on
 	}
 	q.pulls, q.flying = kept, batch
+	q.count()
 	return batch, more
 }
 
@@ -360,6 +381,7 @@ func (q *redisQueue) close(ctx context.Context) {
 	q.mu.Lock()
 	rest := q.pulls
 	q.pulls, q.same = nil, nil
+	q.count()
 	q.mu.Unlock()
 	if len(rest) > 0 {
 		q.r.opt.Logger.WarnContext(ctx, "stopping with pulls that Redis didn't take", "pulls", len(rest), "error", errors.Join(err, ctx.Err()))
