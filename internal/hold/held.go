@@ -103,15 +103,17 @@ func InNamespace(ctx context.Context, q db.Querier, namespace int64) ([]Holder, 
 	return collect(rows, err, fmt.Sprintf("namespace %d", namespace))
 }
 
+func scanHolder(c pgx.CollectableRow) (Holder, error) {
+	var r row
+	if err := c.Scan(r.fields()...); err != nil {
+		return Holder{}, err
+	}
+	return r.holder()
+}
+
 func collect(rows pgx.Rows, err error, of string) (list []Holder, _ error) {
 	if err == nil {
-		list, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (Holder, error) {
-			var r row
-			if err := c.Scan(r.fields()...); err != nil {
-				return Holder{}, err
-			}
-			return r.holder()
-		})
+		list, err = pgx.CollectRows(rows, scanHolder)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("looking for holds in %s: %w", of, err)

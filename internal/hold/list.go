@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -45,7 +46,8 @@ func scanReporter(c pgx.CollectableRow) (r Reporter, err error) {
 	return r, err
 }
 
-// MaxPage is how many reporters or digests one page lists at most.
+// MaxPage is how many reporters or digests one page lists at most. It lists fewer if they are long, see
+// db.Page.
 const MaxPage = 1000
 
 // List lists up to n reporters of a namespace, or of the whole registry if namespace is "", by
@@ -64,15 +66,12 @@ func (h *Holds) List(ctx context.Context, namespace, after string, n int) (list 
 			COALESCE(r.cluster, ''), r.unresolved, r.unresolved_first
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name > $2 ORDER BY r.name LIMIT $3`, id, after, n+1)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, scanReporter)
-	}
+	list, more, err := db.Page(rows, err, n, scanReporter)
 	if err != nil {
 		return nil, "", fmt.Errorf("listing reporters: %w", err)
 	}
-	if len(list) > n {
-		list = list[:n]
-		next = list[n-1].Name
+	if more {
+		next = list[len(list)-1].Name
 	}
 	return list, next, nil
 }
@@ -135,22 +134,19 @@ func (h *Holds) Digests(ctx context.Context, p Place, after oci.Digest, n int) (
 	rows, err := h.db.Pool.Query(ctx, `
 		SELECT digest, used_by, since, ends_at FROM holds
 		WHERE reporter_id = $1 AND digest > $2 AND (ends_at IS NULL OR ends_at > now()) ORDER BY digest LIMIT $3`, id, last, n+1)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (v Held, err error) {
-			var raw []byte
-			if err := c.Scan(&raw, &v.UsedBy, &v.Since, &v.Ends); err != nil {
-				return v, err
-			}
-			v.Digest, err = oci.DigestFromBytes(raw)
+	list, more, err := db.Page(rows, err, n, func(c pgx.CollectableRow) (v Held, err error) {
+		var raw []byte
+		if err := c.Scan(&raw, &v.UsedBy, &v.Since, &v.Ends); err != nil {
 			return v, err
-		})
-	}
+		}
+		v.Digest, err = oci.DigestFromBytes(raw)
+		return v, err
+	})
 	if err != nil {
 		return nil, next, fmt.Errorf("listing the digests of %s: %w", p, err)
 	}
-	if len(list) > n {
-		list = list[:n]
-		next = list[n-1].Digest
+	if more {
+		next = list[len(list)-1].Digest
 	}
 	return list, next, nil
 }
@@ -231,12 +227,20 @@ func (h *Holds) Repository(ctx context.Context, namespace, repository int64, aft
 				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r
 			ORDER BY r.name LIMIT $5) h
 		ORDER BY h.digest, h.reporter LIMIT $4`, namespace, repository, last, n+maxHolders+1, maxHolders)
-	if list, err = collect(rows, err, fmt.Sprintf("repository %d", repository)); err != nil {
-		return nil, next, err
+	list, more, err := db.Page(rows, err, n+maxHolders, scanHolder)
+	if err != nil {
+		return nil, next, fmt.Errorf("looking for holds in repository %d: %w", repository, err)
 	}
 	for i := n; i < len(list); i++ {
 		if list[i].Digest != list[i-1].Digest {
 			return list[:i], list[i-1].Digest, nil
+		}
+	}
+	if more { // long rows have ended it, maybe within a digest, whose holders take less than a page
+		for i := len(list) - 1; i > 0; i-- {
+			if list[i].Digest != list[i-1].Digest {
+				return list[:i], list[i-1].Digest, nil
+			}
 		}
 	}
 	return list, next, nil
