@@ -15,9 +15,45 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
+
+// TestPagesOfLongEntries: the entries of a page of a thousand are so long that the page ends before. The
+// pages together have each entry once.
+func TestPagesOfLongEntries(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	const entries, long = 40, 40 << 10
+	for range entries {
+		must(t, New(d).Append(t.Context(), Entry{Kind: ChangeUser, Actor: "root", Detail: map[string]any{"text": strings.Repeat("d", long)}}))
+	}
+	seen := map[int64]bool{}
+	for cursor, pages := "", 0; ; pages++ {
+		page, next, err := New(d).List(t.Context(), Filter{}, cursor, MaxPage)
+		must(t, err)
+		size := 0
+		for _, e := range page {
+			text, err := json.Marshal(e.Detail)
+			must(t, err)
+			size += len(text)
+			seen[e.ID] = true
+		}
+		if size > db.PageBytes || size < long || len(page) == 0 {
+			t.Errorf("a page has %d entries of %d bytes", len(page), size)
+		}
+		if pages == 0 && next == "" {
+			t.Error("the first page is the last")
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	if len(seen) != entries {
+		t.Errorf("%d entries are listed, want %d", len(seen), entries)
+	}
+}
 
 // TestFilters lists entries with random filters, page sizes and bounds on the entries
 // examined per page. Each listing must have the same entries as a filter in Go that is
