@@ -77,9 +77,9 @@ type Referrer struct {
 
 // Referrers lists up to n manifests of the repository whose subject is d, in the order of
 // their ids, beginning after the id `last`. If artifactType isn't "", Referrers lists only
-// manifests of this artifact type. One call returns at most referrerBatch manifests, since
-// each may have annotations of MaxAnnotations bytes; `more` says whether there are further
-// manifests. For an unknown repository the list is empty.
+// manifests of this artifact type. One call returns at most referrerBatch manifests, and fewer if
+// their annotations are long (db.Page): each may have MaxAnnotations bytes. `more` says whether
+// there are further manifests. For an unknown repository the list is empty.
 func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
 	n = min(n, referrerBatch)
 	rows, err := c.db.Pool.Query(ctx, `
@@ -88,23 +88,17 @@ func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, arti
 		JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id AND m.repository_id = r.id
 		WHERE r.path = $1 AND m.subject_digest = $2 AND m.id > $3 AND ($4 = '' OR m.artifact_type = $4)
 		ORDER BY m.id LIMIT $5`, path, d.Bytes(), last, artifactType, n+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("listing referrers of %s in %s: %w", d, path, err)
-	}
-	var r Referrer
-	var digest []byte
-	var annotations *string
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &digest, &r.MediaType, &r.ArtifactType, &r.Size, &annotations}, func() error {
-		if more = len(list) == n; more {
-			return nil
+	list, more, err = db.Page(rows, err, n, func(row pgx.CollectableRow) (r Referrer, err error) {
+		var digest []byte
+		var annotations *string
+		if err := row.Scan(&r.ID, &digest, &r.MediaType, &r.ArtifactType, &r.Size, &annotations); err != nil {
+			return r, err
 		}
-		var err error
-		if r.Annotations = nil; annotations != nil && len(*annotations) <= MaxAnnotations {
+		if annotations != nil && len(*annotations) <= MaxAnnotations {
 			r.Annotations = json.RawMessage(*annotations)
 		}
 		r.Digest, err = oci.DigestFromBytes(digest)
-		list = append(list, r)
-		return err
+		return r, err
 	})
 	if err != nil {
 		return nil, false, fmt.Errorf("listing referrers of %s in %s: %w", d, path, err)
@@ -117,9 +111,7 @@ const (
 	// Larger ones are stored only in the manifest's payload, and the list of referrers omits
 	// them.
 	MaxAnnotations = 64 << 10
-	// referrerBatch is the maximum number of referrers that one query reads. If all of them
-	// have annotations of the maximum size, these add up to 6 MiB, somewhat more than fits
-	// into one page of the API's list of referrers.
+	// referrerBatch is the maximum number of referrers that one query reads.
 	referrerBatch = 100
 )
 

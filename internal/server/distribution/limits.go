@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -27,6 +29,11 @@ const (
 	// largeAnswer is the size in bytes of the largest answer that doesn't count in the memory
 	// budget. Such an answer fits in the connection's buffer.
 	largeAnswer = 64 << 10
+	// nameOverhead is what a name of a list takes besides its bytes: a Go string, and its quotes.
+	nameOverhead = 24
+	// referrerRows is how many bytes one reading of referrers takes at most: a page, the row that
+	// ends it, and what the driver keeps of the next.
+	referrerRows = db.PageBytes + 2*catalog.MaxAnnotations
 )
 
 // hold reserves `n` bytes of the memory budget, until the request ends, for an answer that is
@@ -38,6 +45,25 @@ func (c *call) hold(n int) error {
 	}
 	_, err := server.Observed(c.r.Context()).Lease.Take(c.r.Context(), int64(n))
 	return err
+}
+
+// holdRows reserves memory for up to `n` rows of a list of names before they are read: for each name
+// thrice, as PostgreSQL sends it, as it is kept, and in the answer. The caller calls `give` with the
+// size of the answer, once that is known, so that what it doesn't need is given back. holdRows
+// returns an error if the budget is used up.
+func (c *call) holdRows(n, longest int) (give func(size int), err error) {
+	lease := server.Observed(c.r.Context()).Lease
+	taken, err := lease.Take(c.r.Context(), int64(n)*int64(3*longest+nameOverhead))
+	if err != nil {
+		return nil, err
+	}
+	return func(size int) {
+		if needed := 2 * int64(size); size <= largeAnswer {
+			lease.Give(taken)
+		} else if needed < taken {
+			lease.Give(taken - needed)
+		}
+	}, nil
 }
 
 // enterHeavy waits until a manifest of `n` bytes may be parsed and stored. A manifest smaller than

@@ -50,15 +50,17 @@ func (a *API) listTags(c *call) error {
 	if err != nil {
 		return err
 	}
+	give, err := c.holdRows(n+1, oci.MaxTagLength)
+	if err != nil {
+		return err
+	}
 	tags, more, err := a.catalog.Tags(c.r.Context(), c.name, last, n)
 	if err != nil {
 		return err
 	}
+	give(tagListSize(c.name, tags))
 	if more && n > 0 {
 		c.next("/v2/"+c.name+"/tags/list", url.Values{"n": {strconv.Itoa(n)}, "last": {tags[n-1]}})
-	}
-	if err := c.hold(tagListSize(c.name, tags)); err != nil {
-		return err
 	}
 	c.json(http.StatusOK, tagList(c.name, tags))
 	return nil
@@ -104,6 +106,10 @@ func (a *API) listRepositories(c *call) error {
 	if err != nil {
 		return err
 	}
+	give, err := c.holdRows(n+1, oci.MaxNameLength)
+	if err != nil {
+		return err
+	}
 	paths, more, err := a.catalog.Repositories(c.r.Context(), viewer, last, n)
 	if err != nil {
 		return err
@@ -115,9 +121,7 @@ func (a *API) listRepositories(c *call) error {
 	for _, path := range paths {
 		size += len(path) + 3
 	}
-	if err := c.hold(size); err != nil {
-		return err
-	}
+	give(size)
 	body, err := json.Marshal(struct {
 		Repositories []string `json:"repositories"`
 	}{append([]string{}, paths...)})
@@ -228,6 +232,12 @@ func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 // type `kind`.
 func (a *API) referrers(c *call, d oci.Digest, kind string, last int64, n int) (*referrerPage, error) {
 	p := &referrerPage{last: last}
+	lease := server.Observed(c.r.Context()).Lease
+	reading, err := lease.Take(c.r.Context(), referrerRows)
+	if err != nil {
+		return nil, err
+	}
+	defer lease.Give(reading)
 	for {
 		list, more, err := a.catalog.Referrers(c.r.Context(), c.name, d, kind, p.last, n-p.n)
 		if err != nil {
@@ -237,7 +247,7 @@ func (a *API) referrers(c *call, d oci.Digest, kind string, last int64, n int) (
 		for _, r := range list {
 			size += len(r.Annotations)
 		}
-		if err := c.hold(2 * size); err != nil { // once as read from the database, once in the answer
+		if err := c.hold(2 * size); err != nil { // as entries of the page, and in the answer
 			return nil, err
 		}
 		for _, r := range list {

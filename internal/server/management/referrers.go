@@ -14,9 +14,6 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// maxReferrerAnnotations limits the annotations on one page of a manifest's referrers, in bytes.
-const maxReferrerAnnotations = 1 << 20
-
 // listedReferrer is a manifest whose subject another manifest is, such as a signature of an image.
 type listedReferrer struct {
 	Digest       oci.Digest        `json:"digest"`
@@ -69,14 +66,11 @@ func (a *API) addReferrers() {
 // referrerPage returns the page that begins with the first of the referrers; `more` says that
 // others follow them.
 func referrerPage(ctx context.Context, found []catalog.Referrer, more bool) (out referrerList, err error) {
-	var size int64
-	for i, r := range found {
-		if size += int64(len(r.Annotations)); size > maxReferrerAnnotations && i > 0 {
-			found, more = found[:i], true
-			break
-		}
+	var size int64 // which the catalog bounds
+	for _, r := range found {
+		size += int64(len(r.Annotations))
 	}
-	if _, err := server.Observed(ctx).Lease.Take(ctx, 3*min(size, maxReferrerAnnotations)); err != nil { // as read, decoded and in the answer
+	if _, err := server.Observed(ctx).Lease.Take(ctx, 3*size); err != nil { // as read, decoded and in the answer
 		return out, err
 	}
 	out.Referrers = make([]listedReferrer, 0, len(found))
