@@ -167,7 +167,7 @@ func (a *API) addReporters(tags []string) {
 	type listInput struct {
 		Namespace string `query:"namespace" doc:"List the reporters of this namespace. Absent: those of the whole registry"`
 		NextPage  string `query:"next_page" doc:"Where to go on: next_page of the page before"`
-		Limit     int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Reporters per page"`
+		Limit     int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Most reporters of a page. It has fewer if they are long"`
 	}
 	type listOutput struct{ Body holdReporterList }
 	add(a, auth.Ping, huma.Operation{

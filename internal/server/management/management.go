@@ -224,6 +224,8 @@ func (a *API) Close(ctx context.Context) {
 const (
 	accessKey = "access"
 	streamKey = "stream"
+	// ownMemoryKey says that the operation itself takes the memory that its answer needs.
+	ownMemoryKey = "memory"
 	// absentBodyKey names what stands in for a body that a client leaves out.
 	absentBodyKey = "absent body"
 	// bodyExampleKey has an example of a body that a client can't leave out (see needsBody).
@@ -282,11 +284,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.server.Fail(w, r, err)
 		return
 	}
-	if w, err = op.reserve(w, r); err != nil {
+	answer, err := a.reserve(op, w, r)
+	if err != nil {
 		a.server.Fail(w, r, err)
 		return
 	}
-	op.handle(humago.NewContext(op.Operation, r, w))
+	op.handle(humago.NewContext(op.Operation, r, answer))
+	answer.end()
 }
 
 // admit returns the operation for a request. It first checks the path, the query and the

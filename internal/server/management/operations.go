@@ -89,7 +89,17 @@ func (a *API) Run(ctx context.Context, id string, in any) (any, error) {
 		return nil, err
 	}
 	out, err := b.run(ctx, in)
-	lease.Give(max(0, taken-pageMemory*sizeOf(reflect.ValueOf(out))))
+	if err != nil || taken == 0 {
+		return out, err
+	}
+	switch missing := pageMemory*sizeOf(reflect.ValueOf(out)) - taken; {
+	case missing <= 0:
+		lease.Give(-missing)
+	case b.operation.Method == http.MethodGet:
+		_, err = lease.Take(ctx, missing)
+	default:
+		lease.TryStream(missing)
+	}
 	return out, err
 }
 

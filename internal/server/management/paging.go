@@ -1,9 +1,11 @@
 package management
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -28,7 +30,7 @@ const (
 	listMemory = 8 * db.PageBytes
 	// rowMemory is the same for one row, as far as a short page is concerned.
 	rowMemory = 64 << 10
-	// describedMemory is for answers with a list that isn't a page, whose bounds are lower.
+	// describedMemory is for answers with a list that isn't a page, of which most are short.
 	describedMemory = 256 << 10
 )
 
@@ -45,23 +47,51 @@ func pageRows(op *huma.Operation) int {
 	return maxPage
 }
 
-// reserve takes memory of the request's share for an answer that is a list. The result writes the
-// answer, and gives back what turns out not to be needed.
-func (o *operation) reserve(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, error) {
-	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
-	if err != nil {
-		limit = 0
+// answersWithList says whether an answer of an operation that succeeded has a list: an array, or an
+// object with any number of members.
+func (a *API) answersWithList(op *huma.Operation) bool {
+	for status, response := range op.Responses {
+		content := response.Content["application/json"]
+		if strings.HasPrefix(status, "2") && content != nil && a.hasList(content.Schema, nil) {
+			return true
+		}
 	}
-	n := o.memory(limit)
+	return false
+}
+
+// hasList is answersWithList for a schema. It doesn't follow the references `in`, which have led to it.
+func (a *API) hasList(s *huma.Schema, in []string) bool {
+	if s != nil && s.Ref != "" {
+		if slices.Contains(in, s.Ref) {
+			return false
+		}
+		in, s = append(slices.Clip(in), s.Ref), a.huma.OpenAPI().Components.Schemas.SchemaFromRef(s.Ref)
+	}
+	if s == nil {
+		return false
+	}
+	if _, named := s.AdditionalProperties.(*huma.Schema); named || s.Items != nil {
+		return true
+	}
+	below := slices.Concat(s.OneOf, s.AnyOf, s.AllOf, slices.Collect(maps.Values(s.Properties)))
+	return slices.ContainsFunc(below, func(s *huma.Schema) bool { return a.hasList(s, in) })
+}
+
+// reserve takes memory of the request's share for an answer that has a list, before the operation
+// reads anything. The result writes the answer. Its caller must call `end` after the operation.
+func (a *API) reserve(o *operation, w http.ResponseWriter, r *http.Request) (*listAnswer, error) {
+	answer := &listAnswer{ResponseWriter: w, request: r, fail: func(err error) { a.server.Fail(w, r, err) }}
+	asked, err := strconv.Atoi(r.URL.Query().Get("limit"))
+	if err != nil {
+		asked = 0
+	}
+	n := o.memory(asked)
 	if n == 0 {
-		return w, nil
+		return answer, nil
 	}
-	lease := server.Observed(r.Context()).Lease
-	taken, err := lease.Take(r.Context(), n)
-	if err != nil {
-		return w, err
-	}
-	return &listAnswer{w, lease, taken}, nil
+	answer.lease = server.Observed(r.Context()).Lease
+	answer.taken, err = answer.lease.Take(r.Context(), n)
+	return answer, err
 }
 
 // memory returns how many bytes of memory an answer may take, 0 if it isn't worth counting. `limit`
@@ -74,26 +104,71 @@ func (o *operation) memory(limit int) int64 {
 			rows = limit
 		}
 		return min(listMemory, int64(min(rows, maxPage))*rowMemory)
-	case o.Method != http.MethodGet || len(o.Parameters) == 0:
+	case !o.lists:
 		return 0
 	}
 	return describedMemory
 }
 
+// answerMemory is how many bytes of memory an answer takes for each of its bytes.
+const answerMemory = 4
+
 // listAnswer writes an answer for which memory was taken. The answer is written as a whole, and its
-// length says how much it needs.
+// length says how much it needs: listAnswer gives back what it doesn't need, or takes what is
+// missing. If the request can't have that much, the client gets the error instead of the answer; only
+// the answer to a change is sent in any case, since the change is made.
 type listAnswer struct {
 	http.ResponseWriter
-	lease *limit.Lease
-	taken int64
+	request *http.Request
+	fail    func(error)  // answers with an error
+	lease   *limit.Lease // nil: nothing is counted
+	taken   int64
+	status  int // 0: the operation has written none yet
+	begun   bool
+	failed  bool
 }
 
+// WriteHeader implements http.ResponseWriter. The status is sent with the answer.
+func (l *listAnswer) WriteHeader(status int) { l.status = status }
+
+// Write implements http.ResponseWriter.
 func (l *listAnswer) Write(p []byte) (int, error) {
-	if spare := l.taken - 4*int64(len(p)); spare > 0 {
-		l.lease.Give(spare)
+	if !l.begun {
+		l.begin(answerMemory * int64(len(p)))
 	}
-	l.taken = 0
+	if l.failed {
+		return len(p), nil
+	}
 	return l.ResponseWriter.Write(p)
+}
+
+// begin begins an answer that needs n bytes of memory.
+func (l *listAnswer) begin(n int64) {
+	l.begun = true
+	missing := n - l.taken
+	switch {
+	case missing <= 0:
+		l.lease.Give(-missing)
+	case l.request.Method == http.MethodGet:
+		l.lease.Give(l.taken) // Take grants at once as much as one client may have, and no more
+		if _, err := l.lease.Take(l.request.Context(), n); err != nil {
+			l.failed = true
+			l.fail(err)
+			return
+		}
+	default:
+		l.lease.TryStream(missing)
+	}
+	if l.status != 0 {
+		l.ResponseWriter.WriteHeader(l.status)
+	}
+}
+
+// end sends the status of an answer without a body.
+func (l *listAnswer) end() {
+	if !l.begun && l.status != 0 {
+		l.ResponseWriter.WriteHeader(l.status)
+	}
 }
 
 // Unwrap returns the wrapped writer, for http.ResponseController.

@@ -26,7 +26,8 @@ type route struct {
 type operation struct {
 	*huma.Operation
 	handle func(huma.Context)
-	rows   int // of a page, unless the client says how many it wants; 0: the answer isn't a page
+	rows   int  // of a page, unless the client says how many it wants; 0: the answer isn't a page
+	lists  bool // the answer has a list
 }
 
 // Handle registers an operation and the function that runs it. huma calls it, since API
@@ -46,9 +47,13 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	for _, p := range op.Parameters {
 		p.Required = p.Required || p.In == "path"
 	}
-	a.routes[i].methods[op.Method] = &operation{op, handle, pageRows(op)}
+	o := &operation{Operation: op, handle: handle}
+	if op.Metadata[ownMemoryKey] != true {
+		o.rows, o.lists = pageRows(op), a.answersWithList(op)
+	}
+	a.routes[i].methods[op.Method] = o
 	access, _ := op.Metadata[accessKey].(auth.Access)
-	a.bound[op.OperationID] = &bound{operation: a.routes[i].methods[op.Method], access: access}
+	a.bound[op.OperationID] = &bound{operation: o, access: access}
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 

@@ -230,26 +230,38 @@ func askConcern(namespace string, policies, tags int64) concern {
 	}
 }
 
+// reporterPages is how many pages of reporters the overview reads to find silent ones. A page is short if
+// its reporters tell of many images without a digest.
+const reporterPages = 3
+
 func (q *request) holdConcerns() (list []concern, err error) {
-	var out struct {
-		Reporters []struct {
-			Namespace string    `json:"namespace"`
-			Name      string    `json:"reporter"`
-			State     string    `json:"state"`
-			Digests   int64     `json:"digests"`
-			Reported  time.Time `json:"reported_at"`
-		} `json:"reporters"`
-	}
-	if err := q.get("/holds", url.Values{"limit": {"1000"}}, &out); err != nil {
-		return nil, err
-	}
-	for _, r := range out.Reporters {
-		switch r.State {
-		case "silent":
-			list = append(list, concern{"warn", "Nothing was heard from " + clip(80, r.Name) + " for " + unit(time.Since(r.Reported)) + ": what it runs will soon no longer be kept.", "/ui/holds", "Deployed"})
-		case "ended":
-			list = append(list, concern{"warn", clip(80, r.Name) + " is silent for so long that what it ran is no longer kept.", "/ui/holds", "Deployed"})
+	query := url.Values{"limit": {"1000"}}
+	for range reporterPages {
+		var out struct {
+			Reporters []struct {
+				Namespace string    `json:"namespace"`
+				Name      string    `json:"reporter"`
+				State     string    `json:"state"`
+				Digests   int64     `json:"digests"`
+				Reported  time.Time `json:"reported_at"`
+			} `json:"reporters"`
+			NextPage string `json:"next_page"`
 		}
+		if err := q.get("/holds", query, &out); err != nil {
+			return nil, err
+		}
+		for _, r := range out.Reporters {
+			switch r.State {
+			case "silent":
+				list = append(list, concern{"warn", "Nothing was heard from " + clip(80, r.Name) + " for " + unit(time.Since(r.Reported)) + ": what it runs will soon no longer be kept.", "/ui/holds", "Deployed"})
+			case "ended":
+				list = append(list, concern{"warn", clip(80, r.Name) + " is silent for so long that what it ran is no longer kept.", "/ui/holds", "Deployed"})
+			}
+		}
+		if out.NextPage == "" || len(list) > shortList {
+			break
+		}
+		query.Set("next_page", out.NextPage)
 	}
 	return shorten(list, "/ui/holds"), nil
 }
