@@ -124,7 +124,7 @@ var layers = map[string]rule{
 		also: []string{"cmd/purser/internal/serve"}},
 	"cmd/purser/internal/servetest": {layer: 7, testing: true},
 	"cmd/purser":                    {layer: 9},
-	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
+	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession", "internal/limit"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
 	// only the helpers that give them an empty database and say how much to do.
 	"e2e": {only: true, also: []string{"internal/db/dbtest", "internal/testscale", "internal/testtool"}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/loosefk"
 	"github.com/purser-registry/purser/loosefk/metrics"
 )
@@ -71,20 +73,43 @@ func serveMetrics(s *source, addr string, registry *prometheus.Registry) (stop f
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-addr: %w", err)
 	}
 	s.log.Info("serving metrics", "addr", listener.Addr().String())
+	return serveOn(listener, mostConnections, mux, s.log), nil
+}
+
+// mostConnections limits the connections for metrics. spareConnections is how many are taken beyond
+// that, each for one request.
+const mostConnections, spareConnections = 512, 16
+
+// serveOn serves a handler, which needs no bodies, with the limits that the registry's own listeners for
+// metrics have, and up to `most` connections.
+func serveOn(l net.Listener, most int, handler http.Handler, log *slog.Logger) (stop func()) {
+	bounded := limit.Listen(l, limit.ListenerOptions{Most: most, Spare: spareConnections, Plain: true, Log: log})
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := limit.Begin(r); err != nil {
+				w.Header().Set("Connection", "close")
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			if limit.IsSpare(r) || r.ContentLength != 0 {
+				w.Header().Set("Connection", "close")
+			}
+			handler.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ConnState: bounded.ConnState, ConnContext: bounded.ConnContext,
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("serving metrics failed", "error", err)
+		if err := server.Serve(bounded); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("serving metrics failed", "error", err)
 		}
 	}()
 	return func() {
@@ -92,5 +117,5 @@ func serveMetrics(s *source, addr string, registry *prometheus.Registry) (stop f
 		defer cancel()
 		server.Shutdown(ctx) //nolint:errcheck // the process ends anyway
 		<-done
-	}, nil
+	}
 }
