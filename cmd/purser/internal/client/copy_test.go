@@ -1,8 +1,10 @@
 package client
 
 import (
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -80,5 +82,40 @@ func TestCopyLimits(t *testing.T) {
 		if !strings.Contains(string(docs), "| `"+c.name+"` | "+c.of) || !strings.Contains(string(docs), "| "+c.text(upstream.Limits{}.WithDefaults())+" |") {
 			t.Errorf("docs/migrating.md has no %s with its default", c.name)
 		}
+	}
+}
+
+// TestCopyNamesWhoGetsCredentials expects that the command tells of another host that gets the credentials
+// of the source.
+func TestCopyNamesWhoGetsCredentials(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"token":"t"}`) //nolint:errcheck // in a test
+	}))
+	defer elsewhere.Close()
+	there := strings.Replace(strings.TrimPrefix(elsewhere.URL, "http://"), "127.0.0.1", "localhost", 1)
+	source := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer t" {
+			io.WriteString(w, `{"name":"app","tags":[]}`) //nolint:errcheck // in a test
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+there+`/token",service="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer source.Close()
+	host := strings.TrimPrefix(source.URL, "http://")
+	dir := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", dir)
+	config := fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("me:secret")))
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := newOffice(t)
+	o.login("root")
+	code, stdout, stderr := o.purser("", "copy", host+"/app", "acme/app", "--source-plain-http", "--trust-host", there)
+	if !strings.Contains(stderr, host+"/app lets clients log in at "+there+": it gets the credentials") {
+		t.Errorf("exit code %d\n%s%s\nthe host %s isn't named", code, stdout, stderr, there)
+	}
+	if strings.Contains(stdout+stderr, "secret") {
+		t.Errorf("the secret is printed:\n%s%s", stdout, stderr)
 	}
 }

@@ -446,3 +446,92 @@ func TestCredentialsElsewhere(t *testing.T) {
 		t.Errorf("a trusted host: %+v %+v %v; told of %q", sum, tags, err, told)
 	}
 }
+
+// TestLimitsOfACopy expects that each limit on what a source makes a copy do ends it: on manifests in and
+// attached to an image, on their depth, on blobs, and on pages and names of the catalog and of tags.
+func TestLimitsOfACopy(t *testing.T) {
+	t.Parallel()
+	images := func(s *source, n int) (list [][]byte) {
+		for i := range n {
+			list = append(list, s.image(fmt.Sprint("image ", i)))
+		}
+		return list
+	}
+	// endless answers each request for a list with another page, which leads to the next.
+	endless := func(s *source, path, key string) {
+		s.answer = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != path {
+				return false
+			}
+			n := len(r.FormValue("last"))
+			w.Header().Set("Link", fmt.Sprintf(`<%s?last=%s>; rel="next"`, path, strings.Repeat("x", n+1)))
+			fmt.Fprintf(w, `{%q:["n%d"]}`, key, n) //nolint:errcheck // the client may have gone
+			return true
+		}
+	}
+	for name, c := range map[string]struct {
+		fill   func(s *source)
+		of     string // of the source
+		limits upstream.Limits
+		want   string
+	}{
+		"manifests in an index": {func(s *source) { s.manifest(index(images(s, 5)...), "v1") }, "/app", upstream.Limits{Manifests: 3}, "more than 3 manifests"},
+		"manifests attached":    {func(s *source) { s.referrers[digest(s.image("one", "v1"))] = index(images(s, 5)...) }, "/app", upstream.Limits{Manifests: 3}, "more than 3 manifests are attached"},
+		"an index in an index": {func(s *source) {
+			m := s.image("one")
+			for range 4 {
+				m = s.manifest(index(m))
+			}
+			s.manifest(m, "v1")
+		}, "/app", upstream.Limits{Depth: 3}, "deep"},
+		"a blob":           {func(s *source) { s.image("one", "v1") }, "/app", upstream.Limits{BlobBytes: 5}, "at most 5 are fetched"},
+		"pages of tags":    {func(s *source) { endless(s, "/v2/app/tags/list", "tags") }, "/app", upstream.Limits{Pages: 2}, "more than 2 pages"},
+		"pages of catalog": {func(s *source) { endless(s, "/v2/_catalog", "repositories") }, "", upstream.Limits{Pages: 2}, "more than 2 pages"},
+		"names of tags":    {func(s *source) { endless(s, "/v2/app/tags/list", "tags") }, "/app", upstream.Limits{Names: 2}, "more than 2"},
+		"names of catalog": {func(s *source) { endless(s, "/v2/_catalog", "repositories") }, "", upstream.Limits{Names: 2}, "more than 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, d := newSource(t), newDestination(t)
+			c.fill(s)
+			_, tags, err := copyAll(t, d, Options{Source: s.host() + c.of, Limits: c.limits})
+			if text := problem(t, tags, err); !strings.Contains(text, c.want) || s.requests.Load() > 50 {
+				t.Errorf("%s, after %d requests", text, s.requests.Load())
+			}
+			// Without this limit the image is copied.
+			if c.of != "" && c.limits.Pages == 0 && c.limits.Names == 0 {
+				if sum, tags, err := copyAll(t, newDestination(t), Options{Source: s.host() + c.of}); err != nil || sum.Copied != 1 {
+					t.Errorf("without the limit: %+v %+v %v", sum, tags, err)
+				}
+			}
+		})
+	}
+}
+
+// TestBlobOfAnotherSize expects an error for a blob that is longer or shorter than its manifest says,
+// whether or not the answer says how long it is, and that of a longer one no more is read than that.
+func TestBlobOfAnotherSize(t *testing.T) {
+	t.Parallel()
+	for _, told := range []bool{true, false} {
+		for _, content := range [][]byte{bytes.Repeat([]byte("x"), 1<<20), []byte("x")} {
+			s, d := newSource(t), newDestination(t)
+			s.image("one", "v1")
+			s.answer = func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.Contains(r.URL.Path, "/blobs/") {
+					return false
+				}
+				if told {
+					w.Header().Set("Content-Length", fmt.Sprint(len(content)))
+				} else {
+					w.(http.Flusher).Flush()
+				}
+				w.Write(content) //nolint:errcheck // the client may have gone
+				return true
+			}
+			_, tags, err := copyAll(t, d, Options{Source: s.host() + "/app"})
+			if text := problem(t, tags, err); text == "" || len(d.put) > 0 {
+				t.Errorf("%d bytes, told %v: %s; %q was put", len(content), told, text, d.put)
+			}
+		}
+	}
+}
