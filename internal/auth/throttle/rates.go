@@ -21,9 +21,9 @@ type RatesOptions struct {
 	// Burst is how many requests a key may make at once. Default: those of five seconds, at
 	// least one.
 	Burst int
-	// Keys is for how many keys the requests are counted. If there are more, the key that was
-	// used least recently is forgotten, and may make a burst of requests again. Default 65,536;
-	// each takes about 250 bytes.
+	// Keys is for how many keys the requests are counted. If there are more, one is forgotten, and
+	// may make a burst of requests again: of the keys that made one request, the least recent, and
+	// only without such a key the least recent of all. Default 65,536; each takes about 250 bytes.
 	Keys int
 	// Of says what the keys are.
 	Of KeyKind
@@ -52,9 +52,11 @@ type Rates struct {
 	// share is shareByDatabase, unless a test replaces it.
 	share func(ctx context.Context, admitted map[string]int) (levels map[string]float64, err error)
 
-	mu    sync.Mutex
-	keys  map[string]*list.Element
-	order list.List // of *bucket, the most recently used first
+	mu   sync.Mutex
+	keys map[string]*list.Element
+	// once has the keys that made one request, and order those that made more, of *bucket, the most
+	// recently used first. A flood of keys drives out one another, and not the keys in order.
+	once, order list.List
 	// pending counts the admitted requests that weren't exchanged yet. It has opt.Keys keys at
 	// most; the requests of further keys aren't exchanged.
 	pending map[string]int
@@ -65,6 +67,7 @@ type Rates struct {
 // bucket has the requests of a key that aren't forgotten yet, as far as this process knows.
 type bucket struct {
 	key   string
+	again bool      // it is in Rates.order
 	level float64   // requests at the time `at`
 	at    time.Time // zero: there was no request
 }
@@ -114,14 +117,27 @@ func (r *Rates) drain(b *bucket) {
 // bucket returns the key's bucket. The caller holds mu.
 func (r *Rates) bucket(key string) *bucket {
 	if e, ok := r.keys[key]; ok {
-		r.order.MoveToFront(e)
-		return e.Value.(*bucket)
+		b := e.Value.(*bucket)
+		if b.again {
+			r.order.MoveToFront(e)
+			return b
+		}
+		r.once.Remove(e)
+		b.again, r.keys[key] = true, r.order.PushFront(b)
+		if r.order.Len() > r.opt.Keys-r.opt.Keys/4 { // a quarter is for newcomers
+			old := r.order.Remove(r.order.Back()).(*bucket)
+			old.again, r.keys[old.key] = false, r.once.PushFront(old)
+		}
+		return b
 	}
 	if len(r.keys) >= r.opt.Keys {
-		last := r.order.Back()
-		delete(r.keys, r.order.Remove(last).(*bucket).key)
+		from := &r.once
+		if from.Len() == 0 {
+			from = &r.order
+		}
+		delete(r.keys, from.Remove(from.Back()).(*bucket).key)
 	}
 	b := &bucket{key: key}
-	r.keys[key] = r.order.PushFront(b)
+	r.keys[key] = r.once.PushFront(b)
 	return b
 }

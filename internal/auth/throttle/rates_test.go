@@ -65,11 +65,42 @@ func TestRatesForgetTheLeastRecentKey(t *testing.T) {
 				t.Fatal("a key in use was forgotten")
 			}
 		}
-		if len(r.keys) != 100 || r.order.Len() != 100 {
-			t.Errorf("%d and %d keys, want 100", len(r.keys), r.order.Len())
+		if n := r.order.Len() + r.once.Len(); len(r.keys) != 100 || n != 100 {
+			t.Errorf("%d and %d keys, want 100", len(r.keys), n)
 		}
 		if r.Allow("key0") != 0 {
 			t.Error("the least recent key wasn't forgotten")
+		}
+	})
+}
+
+// TestRatesOutlastAFlood: keys that have come before stay known, and limited, while very many others make
+// a request each. If more keys than there are places come again and again, the least recent is forgotten.
+func TestRatesOutlastAFlood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRates(RatesOptions{PerSecond: 0.001, Burst: 2, Keys: 100})
+		for n := range 50 {
+			r.Allow(fmt.Sprint("ann", n))
+			r.Allow(fmt.Sprint("ann", n))
+		}
+		for n := range 10_000 {
+			r.Allow(fmt.Sprint("flood", n))
+		}
+		for n := range 50 {
+			if r.Allow(fmt.Sprint("ann", n)) == 0 {
+				t.Errorf("ann%d was forgotten", n)
+			}
+		}
+		for n := range 300 {
+			r.Allow(fmt.Sprint("bob", n))
+			r.Allow(fmt.Sprint("bob", n))
+		}
+		if n := r.order.Len() + r.once.Len(); len(r.keys) != 100 || n != 100 {
+			t.Errorf("%d and %d keys, want 100", len(r.keys), n)
+		}
+		if r.Allow("bob299") == 0 || r.Allow("ann0") != 0 {
+			t.Error("the most recent key was forgotten, or the least recent one wasn't")
 		}
 	})
 }
