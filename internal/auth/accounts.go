@@ -269,11 +269,21 @@ func (s *Store) DeleteAccount(ctx context.Context, name string) error {
 		if err == nil {
 			err = requireAdministrator(ctx, tx)
 		}
+		if err == nil {
+			err = forgetUploads(ctx, tx, name)
+		}
 		if err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.DeleteUser, Detail: map[string]any{"account": name}})
 	})
+}
+
+// forgetUploads makes the open uploads of a deleted account count for no account: the next one of its
+// name isn't the one that has started them.
+func forgetUploads(ctx context.Context, tx pgx.Tx, account string) error {
+	_, err := tx.Exec(ctx, "UPDATE uploads SET account = NULL WHERE account = $1", account)
+	return err
 }
 
 // used notes that an account or a credential was used, to within some minutes.

@@ -106,6 +106,9 @@ func (s *Store) DeleteRobot(ctx context.Context, name string) error {
 		if err == nil && tag.RowsAffected() == 0 {
 			return unknownRobot(name)
 		}
+		if err == nil {
+			err = forgetUploads(ctx, tx, name)
+		}
 		if err != nil {
 			return err
 		}

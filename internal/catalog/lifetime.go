@@ -153,6 +153,13 @@ func (c *Catalog) deleteNamespace(ctx context.Context, tx pgx.Tx, name string, o
 			AND repository <> '' AND repository_id IS NULL AND status = 1`, name); err != nil {
 		return "", err
 	}
+	// The open uploads of its robots, in whatever namespace, don't count for the next robots of these names.
+	_, err = tx.Exec(ctx, `
+		UPDATE uploads SET account = NULL
+		WHERE account IN (SELECT name FROM accounts WHERE top_level_namespace_id = $1 AND deleted_name IS NULL)`, id)
+	if err != nil {
+		return "", err
+	}
 	if c.opt.TrashKeep > 0 && !slices.Contains(options, PurgeAtOnce) {
 		return trashKey{trashedNamespace, id}.String(), c.trashNamespace(ctx, tx, id, sortedNames(by))
 	}

@@ -41,8 +41,8 @@ type Callback struct {
 	Event string      // for logs, in the form of Event.Type
 	Body  any         // a JSON object
 	Entry audit.Entry // is written into the audit log in the same transaction
-	// Account has asked for the callback, "" if nobody was logged in. Namespace is what it is
-	// about, "" for the whole registry. Each has a limit on callbacks that wait.
+	// Account, an id, has asked for the callback, "" if nobody was logged in. Namespace, an id, is
+	// what it is about, "" for the whole registry. Each has a limit on callbacks that wait.
 	Account, Namespace string
 }
 

@@ -1203,7 +1203,7 @@ CREATE INDEX webhooks_namespace_id_idx ON webhooks (namespace_id);
 -- callback is a notice with the URL in the column url. Its column webhook has the notice's own
 -- id, so that queries for the notices of a webhook, or of the URL in the configuration, don't
 -- find it. Its columns account and namespace say for whom it counts: who has asked for it, and of
--- what. They are '' for a client without an account, and for the whole registry.
+-- what, by their ids. They are '' for a client without an account, and for the whole registry.
 CREATE TABLE webhooknotices (
     id           uuid PRIMARY KEY,
     webhook      uuid,

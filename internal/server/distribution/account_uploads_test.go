@@ -128,3 +128,40 @@ func TestOpenUploadsOfRobots(t *testing.T) {
 		refused()
 	}
 }
+
+// TestUploadsOfADeletedAccount: what a deleted account has open doesn't count for the next of its name: of
+// a person, a robot, and the robot of a namespace that is deleted and made again.
+func TestUploadsOfADeletedAccount(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) {
+		o.Access = &auth.Options{}
+		o.Distribution.AccountUploads = 1
+	})
+	r.AddAccount(t, "root", true)
+	r.AddAccount(t, "ann", true)
+	root := r.With(servertest.As("root"))
+	root.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
+	robot := func() *servertest.Registry {
+		_, secret, err := r.Auth.CreateRobot(t.Context(), "acme", "ci", "", auth.Limits{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Grant(t, "acme", "acme+ci", auth.Writer)
+		return r.With(servertest.Basic("acme+ci", secret))
+	}
+	full := func(who *servertest.Registry) {
+		t.Helper()
+		who.StartUpload(t, "acme/app", "")
+		who.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+	}
+	full(r.With(servertest.As("ann")))
+	root.Manage(t, "DELETE", "/superuser/users/ann", "").WantStatus(t, 204)
+	r.AddAccount(t, "ann", true)
+	full(r.With(servertest.As("ann")))
+	full(robot())
+	root.Manage(t, "DELETE", "/organization/acme/robots/ci", "").WantStatus(t, 204)
+	full(robot())
+	root.Manage(t, "DELETE", "/organization/acme", "").WantStatus(t, 204)
+	root.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
+	full(robot())
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -163,9 +164,17 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 	if u, err := url.Parse(in.Body.CallbackURL); err == nil { // log only this: the rest of the URL may hold a secret
 		detail["callback_host"] = u.Host
 	}
+	// Callbacks count for ids, since the next of an account's or namespace's name is another.
+	account, of := "", namespace
+	if o := server.Observed(ctx); o.Account() != "" {
+		account = strconv.FormatInt(o.Principal.ID, 10)
+	}
+	if f.NamespaceID != 0 {
+		of = strconv.FormatInt(f.NamespaceID, 10)
+	}
 	return id, a.opt.Webhooks.Call(ctx, webhook.Callback{
 		ID: id, URL: in.Body.CallbackURL, Event: string(audit.ExportLog), Body: body,
-		Account: server.Observed(ctx).Account(), Namespace: namespace,
+		Account: account, Namespace: of,
 		Entry: audit.Entry{Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: detail},
 	})
 }

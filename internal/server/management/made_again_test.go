@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/server/servertest"
+	"github.com/purser-registry/purser/internal/webhook"
 )
 
 // changing matches what differs between answers about two things that are alike: times, ids, cursors
@@ -105,5 +108,33 @@ func TestMadeAgain(t *testing.T) {
 		}
 		delete(values, "repository")
 		stranger.sameForAll(t, "repository", "acme/app", "fresh/app", values)
+	}
+}
+
+// TestCallbacksOfADeletedAccount: the callbacks that a deleted account waits for don't count for the next of
+// its name.
+func TestCallbacksOfADeletedAccount(t *testing.T) {
+	t.Parallel()
+	r := onDatabase(t, func(o *servertest.Options, d *db.DB) {
+		var err error
+		o.Access = &auth.Options{}
+		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, Log: o.Log}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r.AddAccount(t, "root", true)
+	root := r.as("root")
+	root.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
+	ask := func() answer {
+		return r.as("ann").Manage(t, "POST", "/organization/acme/exportlogs", `{"callback_url":"https://hooks.example.com/done"}`)
+	}
+	for range 2 {
+		r.AddAccount(t, "ann", false)
+		r.Grant(t, "acme", "ann", auth.Administrator)
+		for range 50 {
+			ask().WantStatus(t, 200)
+		}
+		ask().WantStatus(t, 429)
+		root.Manage(t, "DELETE", "/superuser/users/ann", "").WantStatus(t, 204)
 	}
 }
