@@ -149,6 +149,9 @@ func (u *UI) fail(q *request, err error) {
 		text = "You have no access to this, or it doesn't exist. The registry says: " + text
 	}
 	server.SetRetry(q.w.Header(), server.Answer(q.Context(), err))
+	if e, ok := errors.AsType[*apiError](err); ok && e.retryAfter != "" {
+		q.w.Header().Set("Retry-After", e.retryAfter)
+	}
 	p := page{Title: problemTitle(status), Data: problem{Status: status, Text: text, ID: o.ID}}
 	if shown := q.showStatus(status, "problem", p); shown != nil {
 		u.server.Fail(q.w, q.Request, errors.Join(err, shown))

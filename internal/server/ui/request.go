@@ -30,9 +30,10 @@ type request struct {
 
 // apiError is a refusal of the management API.
 type apiError struct {
-	status  int
-	message string
-	details json.RawMessage // values that it is about, by name
+	status     int
+	message    string
+	details    json.RawMessage // values that it is about, by name
+	retryAfter string          // the header Retry-After, "": none
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -123,7 +124,7 @@ func replyError(r *server.Reply) error {
 		Title   string          `json:"title"`
 		Details json.RawMessage `json:"details"`
 	}
-	e := &apiError{status: r.Status, message: http.StatusText(r.Status)}
+	e := &apiError{status: r.Status, message: http.StatusText(r.Status), retryAfter: r.Header.Get("Retry-After")}
 	if json.Unmarshal(r.Body, &problem) == nil {
 		e.details = problem.Details
 		for _, text := range []string{problem.Title, problem.Message, problem.Detail} {
