@@ -37,13 +37,7 @@ func TestPagesOfLists(t *testing.T) {
 		if o.answer == nil || !s.isPaged(o) || pagedElsewhere[o.id] != "" {
 			continue
 		}
-		path := strings.TrimPrefix(o.path, "/api/v1")
-		for name, value := range values {
-			path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(value))
-		}
-		if o.id == "getUserRobotPermissions" {
-			path = "/user/robots/x/permissions"
-		}
+		path := o.pathOf(values)
 		first, next := pageAt(t, r, path, "limit=1")
 		if len(first) != 1 || next == "" {
 			t.Errorf("%s: a page of one has %d entries, and the next begins at %q", o.id, len(first), next)
@@ -61,6 +55,18 @@ func TestPagesOfLists(t *testing.T) {
 		}
 		r.Manage(t, "GET", path+"?limit=1&"+strings.SplitAfter(next, "=")[0]+"!x", "").WantStatus(t, cursorRefusal(o.id))
 	}
+}
+
+// pathOf returns the path of a list in a registry that filled has made.
+func (o operationOf) pathOf(values map[string]string) string {
+	if o.id == "getUserRobotPermissions" {
+		return "/user/robots/x/permissions"
+	}
+	path := strings.TrimPrefix(o.path, "/api/v1")
+	for name, value := range values {
+		path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(value))
+	}
+	return path
 }
 
 // cursorRefusal returns the status of the refusal of what isn't a cursor. Reporters are listed
