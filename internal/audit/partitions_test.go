@@ -115,7 +115,7 @@ func TestDoubtfulClock(t *testing.T) {
 		Entry{Kind: PushRepo, Time: day("2025-11-20 00:00:00"), Tag: "in the default partition"}))
 	now := day("2026-06-15 00:00:00")
 	why, asked := fmt.Errorf("the clocks disagree: %w", worker.ErrRest), time.Time{}
-	o := PartitionOptions{Retention: 60 * 24 * time.Hour, MayDrop: func(_ context.Context, now time.Time) error {
+	o := PartitionOptions{Retention: 60 * 24 * time.Hour, MayDelete: func(_ context.Context, now time.Time) error {
 		asked = now
 		return why
 	}}

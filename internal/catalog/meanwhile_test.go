@@ -180,8 +180,8 @@ func TestQuotaTellsOnce(t *testing.T) {
 	tell := func(want int) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
 			told, err := b.TellQuotas(ctx, func(context.Context, pgx.Tx, catalog.QuotaNotice) error { return nil })
-			if told != want {
-				t.Errorf("told %d, want %d", told, want)
+			if len(told) != want {
+				t.Errorf("told %+v, want %d", told, want)
 			}
 			return err
 		}

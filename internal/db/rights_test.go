@@ -29,7 +29,7 @@ func ownedDatabase(t *testing.T, role string) (dsn string, admin *pgx.Conn) {
 	if _, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.MigrateStats(t.Context(), dsn); err != nil {
+	if _, err := db.MigrateStats(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return dsn, admin

@@ -68,7 +68,7 @@ func TestDeniedTables(t *testing.T) {
 	if _, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.MigrateStats(t.Context(), dsn); err != nil {
+	if _, err := db.MigrateStats(t.Context(), dsn, db.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	d := dbtest.Open(t, dsn)

@@ -23,11 +23,11 @@ func readyAnswers(t *testing.T) []string {
 	fails := errors.New("it fails")
 	check := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
 	found := map[string]bool{}
-	for _, c := range []struct{ database, store, full, statistics error }{
-		{}, {database: fails}, {store: fails}, {store: blob.ErrWrongStore}, {store: blob.ErrReadOnly}, {full: fails}, {statistics: fails},
+	for _, c := range []struct{ database, store, full, rights, statistics error }{
+		{}, {database: fails}, {store: fails}, {store: blob.ErrWrongStore}, {store: blob.ErrReadOnly}, {full: fails}, {rights: fails}, {statistics: fails},
 	} {
 		ready, _, text := runChecks(t.Context(), []readinessCheck{
-			{name: "database", run: check(c.database)}, storageCheck(check(c.store)), pushesCheck(check(c.store), func() error { return c.full }),
+			{name: "database", run: check(c.database)}, storageCheck(check(c.store)), pushesCheck(check(c.store), func() error { return c.full }, check(c.rights)),
 			{name: "statistics", run: check(c.statistics), spare: true},
 		})
 		answer := fmt.Sprint(map[bool]int{true: http.StatusOK, false: http.StatusServiceUnavailable}[ready])
