@@ -192,7 +192,7 @@ func TestInheritedFromDSN(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
 	for name, tt := range map[string]struct{ given, want string }{
-		"search_path": {"app, public", "app, public"}, "default_tablespace": {"fast", "fast"}, "lock_timeout": {"7000", "7000"},
+		"search_path": {"app, public", "app, public"}, "default_tablespace": {"pg_global", "pg_global"}, "lock_timeout": {"7000", "7000"},
 		"synchronous_commit": {"remote_apply", "remote_apply"}, "datestyle": {"SQL, DMY", "ISO, MDY"},
 		"transform_null_equals": {"on", "off"},
 	} {

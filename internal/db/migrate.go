@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -437,6 +438,10 @@ func applyRoutinesOnce(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
+		// rights.sql takes rights from the functions that the other files make.
+		slices.SortStableFunc(entries, func(a, b fs.DirEntry) int {
+			return strings.Count(a.Name(), "rights.sql") - strings.Count(b.Name(), "rights.sql")
+		})
 		for _, e := range entries {
 			b, err := routines.ReadFile("routines/" + e.Name())
 			if err != nil {

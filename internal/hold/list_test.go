@@ -14,8 +14,8 @@ func TestPagesOfLongRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const reporters, manifests, usedBy = 60, 10, 2000
-	b.exec(t, `INSERT INTO holdreporters (namespace_id, name, lease, expires_at, unresolved, unresolved_first)
-		SELECT n.id, 'r' || i, interval '1 day', now() + interval '1 day', 20, array_fill(repeat('u', 2000), ARRAY[20])
+	b.exec(t, `INSERT INTO holdreporters (namespace_id, name, lease, expires_at, digests, unresolved, unresolved_first)
+		SELECT n.id, 'r' || i, interval '1 day', now() + interval '1 day', 600, 20, array_fill(repeat('u', 2000), ARRAY[20])
 		FROM top_level_namespaces n, generate_series(100, 99 + $1::int) i WHERE n.name = 'acme'`, reporters)
 	b.exec(t, "INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/app' FROM top_level_namespaces WHERE name = 'acme'")
 	for i := range manifests {
