@@ -37,20 +37,22 @@ func (c *Catalog) SetTagExpirationOf(ctx context.Context, path, tag string, d oc
 		path: path, doing: fmt.Sprintf("setting the expiration of tag %s of %s", tag, path),
 		run: func(ctx context.Context, r repository) error {
 			rules := c.rules()
+			var refusal error // by the rules that this process knows, if they are those in force
 			if rule := rules.of(r, tag); rule != nil && !at.IsZero() {
-				return rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
+				refusal = rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
 			}
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-				return c.setExpiration(ctx, tx, r, path, tag, d, at, rules.version)
+				return c.setExpiration(ctx, tx, r, path, tag, d, at, rules.version, refusal)
 			})
 		},
 	})
 }
 
 // setExpiration locks the repository against deletion and sets the tag's expiration date,
-// unless the tag has this date already. If d isn't zero, the tag must point to it. OFFSET 0 in its SQL makes PostgreSQL look rows up by
-// an index: see "Plans" in package db.
-func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, d oci.Digest, at time.Time, version string) error {
+// unless the tag has this date already. If d isn't zero, the tag must point to it. `refusal` is what the
+// rules of protection in their `version` say against it, nil if nothing. OFFSET 0 in its SQL makes
+// PostgreSQL look rows up by an index: see "Plans" in package db.
+func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, d oci.Digest, at time.Time, version string, refusal error) error {
 	var old *time.Time
 	var otherwise, immutable bool
 	var now []byte
@@ -72,6 +74,8 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 		return err
 	case otherwise:
 		return rulesChanged
+	case refusal != nil:
+		return refusal
 	case d != oci.Digest{} && !bytes.Equal(now, d.Bytes()):
 		return oci.Errorf(oci.Denied, "tag %s of %s points to another manifest now", tag, path).WithStatus(http.StatusPreconditionFailed)
 	case immutable && !at.IsZero():
