@@ -51,11 +51,20 @@ func TestSettle(t *testing.T) {
 					must(t, w.Settle(t.Context()))
 					rec.presence.gate.on.Store(false) // nothing runs that would report
 					use(rec, s)
-					reporting(t, rec, func() {
-						if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || !strings.Contains(err.Error(), rec.presence.instance) || testutil.ToFloat64(m.silent) != 1 {
-							t.Fatalf("before the use is written: %v; waiting for %v", err, testutil.ToFloat64(m.silent))
-						}
-					})
+					tick := func() {
+						_, err := rec.presence.tick(t.Context())
+						must(t, err)
+					}
+					tick()
+					tick() // it has learned what others ask
+					if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || !strings.Contains(err.Error(), rec.presence.instance) {
+						t.Fatalf("before the use is written: %v", err)
+					}
+					tick()
+					tick()
+					if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) || testutil.ToFloat64(m.silent) != 1 {
+						t.Fatalf("before the use is written, and reported: %v; waiting for %v", err, testutil.ToFloat64(m.silent))
+					}
 					if killed {
 						exec(t, s.stats, "UPDATE pullrecorders SET seen_at = now() - interval '5 minutes'")
 						if err := w.Settle(t.Context()); !errors.Is(err, ErrUnsettled) { // it finds the process dead
