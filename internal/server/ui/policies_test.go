@@ -258,7 +258,7 @@ func TestPolicyByBytes(t *testing.T) {
 	form.Set("maxBytes", "1 kB")
 	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), "of 6 tags in 1 repository", ">pr-5<", "!<dt>Goes</dt><dd>0</dd>")
 	page := string(r.send(t, home+"/new", form).WantStatus(t, 409).Content)
-	want(t, page, "Not saved yet", "last use is no proof", "no reporter says what runs in this namespace")
+	want(t, page, "Not saved yet", "Last use is no proof", "no reporter says what runs in this namespace")
 	form.Set("confirm", value(t, page, `<button name="confirm" value="`))
 	r.send(t, home+"/new", form).WantStatus(t, 303)
 	saved := r.policies(t, "/repository/acme/web")
