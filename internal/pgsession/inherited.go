@@ -157,7 +157,7 @@ func Own(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (
 }
 
 // roleKey is the key of the session's role in the custom data of a connection.
-const roleKey = "purser role"
+const roleKey = "role of the session"
 
 // RoleOf returns the role with whose rights the statements of a connection run that [Own] has set up, quoted
 // for SQL; "" for another connection. It isn't the DSN's if the role, the database or the DSN sets another one.

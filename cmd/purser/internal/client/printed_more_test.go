@@ -51,7 +51,7 @@ func furnished(t *testing.T) (o *office, root *servertest.Registry) {
 func TestPrintedNamesOfMore(t *testing.T) {
 	t.Parallel()
 	o, root := furnished(t)
-	held := root.Put(t, "acme/app", "v1", root.Simple(t, "acme/app", 1, nil))
+	held := root.Put(t, "acme/app", "v1", root.Simple(t, "acme/app", 99, nil)) // no other repository has it
 	root.Manage(t, http.MethodPut, "/holds/prod", fmt.Sprintf(`{"digests": [%q]}`, held)).WantStatus(t, 200)
 	root.Manage(t, http.MethodPut, "/holds/staging?namespace=acme", fmt.Sprintf(`{"digests": [%q]}`, held)).WantStatus(t, 200)
 	o.ok("", "repo", "delete", "acme/r1", "--yes")

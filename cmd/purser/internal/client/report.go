@@ -86,8 +86,11 @@ func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read
 	}
 	for {
 		err := r.once(cmd, c, reporter, read)
-		if r.interval == 0 || cmd.Context().Err() != nil {
+		switch {
+		case r.interval == 0:
 			return err
+		case cmd.Context().Err() != nil: // it was told to stop, maybe in the middle of a report
+			return nil
 		}
 		if err != nil { // the lease bridges the time until the next report
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", time.Now().Format(time.RFC3339), err)

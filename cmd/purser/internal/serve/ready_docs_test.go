@@ -24,7 +24,7 @@ func readyAnswers(t *testing.T) []string {
 	check := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
 	found := map[string]bool{}
 	for _, c := range []struct{ database, store, full, rights, statistics error }{
-		{}, {database: fails}, {store: fails}, {store: blob.ErrWrongStore}, {store: blob.ErrReadOnly}, {full: fails}, {rights: fails}, {statistics: fails},
+		{}, {database: fails}, {store: fails}, {store: blob.ErrWrongStore}, {store: blob.ErrReadOnly}, {full: fails}, {rights: fails}, {database: fails, rights: fails}, {statistics: fails},
 	} {
 		ready, _, text := runChecks(t.Context(), []readinessCheck{
 			{name: "database", run: check(c.database)}, storageCheck(check(c.store)), pushesCheck(check(c.store), func() error { return c.full }, check(c.rights)),
