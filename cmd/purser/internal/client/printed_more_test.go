@@ -70,7 +70,7 @@ func TestPrintedNamesOfMore(t *testing.T) {
 		{[]string{"hold", "list", "--namespace", "acme"}, "REPORTER", [][]string{{"hold", "show", "{}", "--namespace", "acme"}, {"hold", "delete", "{}", "--namespace", "acme", "--yes"}}},
 		{[]string{"webhook", "deliveries", "acme", hook}, "DELIVERY", [][]string{{"webhook", "show", "acme", hook, "{}"}}},
 		{[]string{"webhook", "list", "acme"}, "UUID", [][]string{{"webhook", "show", "acme", "{}"}, {"webhook", "update", "acme", "{}", "--title", "x"},
-			{"webhook", "test", "acme", "{}"}, {"webhook", "deliveries", "acme", "{}"}, {"webhook", "delete", "acme", "{}", "--yes"}}},
+			{"webhook", "test", "acme", "{}"}, {"webhook", "deliveries", "acme", "{}"}, {"webhook", "delete", "acme", "{}"}}},
 		{[]string{"policy", "list", "acme"}, "UUID", [][]string{{"policy", "show", "acme", "{}"}, {"policy", "delete", "acme", "{}", "--yes"}}},
 		{[]string{"policy", "list", "acme/app"}, "UUID", [][]string{{"policy", "show", "acme/app", "{}"}, {"policy", "delete", "acme/app", "{}", "--yes"}}},
 		{[]string{"prune", "runs"}, "RUN", [][]string{{"prune", "show", "{}"}}},
