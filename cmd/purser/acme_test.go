@@ -122,7 +122,9 @@ func TestServeACME(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if strings.Contains(text.String(), "PRIVATE KEY") || text.Count("has issued a certificate") != 1 || text.Count("level=ERROR") > text.Count("obtaining the certificate of localhost") {
+	// On a busy machine a worker may wait for a lock too long; it tries again.
+	expected := text.Count("obtaining the certificate of localhost") + text.Count("due to lock timeout")
+	if strings.Contains(text.String(), "PRIVATE KEY") || text.Count("has issued a certificate") != 1 || text.Count("level=ERROR") > expected {
 		t.Errorf("the log is\n%s", text)
 	}
 }
