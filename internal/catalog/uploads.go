@@ -55,6 +55,10 @@ type Upload struct {
 // had the names in the upload's URL when the upload began, or when its state was last saved. 0: there
 // was none, so the upload belongs to one that is made later. When the namespace or the repository is
 // deleted, the upload ends: it doesn't pass to another one that gets the same name.
+//
+// Each statement that reads or changes an upload compares these ids with those that the names have
+// now. The comparison stands in each of them, since PostgreSQL starts an executor for each call of a
+// SQL function with subqueries.
 type Home struct{ Namespace, Repository int64 }
 
 // Home returns the namespace and repository that have the names in the path now.
@@ -257,7 +261,8 @@ func (c *Catalog) Upload(ctx context.Context, path string, names ...UploadID) (U
 		FROM unnest(@ids::uuid[], @namespaces::bigint[], @repositories::bigint[]) AS want (id, namespace, repository)
 		CROSS JOIN LATERAL (SELECT * FROM uploads WHERE id = want.id OFFSET 0) u
 		WHERE u.repository IN (@path, '') AND u.status = 1
-			AND purser_upload_belongs(@path, COALESCE(u.namespace_id, want.namespace), COALESCE(u.repository_id, want.repository))
+			AND COALESCE(u.namespace_id, want.namespace) IN (0, (SELECT id FROM live_namespaces WHERE name = split_part(@path::text, '/', 1)))
+			AND COALESCE(u.repository_id, want.repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text))
 		LIMIT 1`, db.Args{"ids": ids, "namespaces": namespaces, "repositories": repositories, "path": path}).
 		Scan(&u.ID, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail,
 			&u.LastFrom, &u.LastHead, &u.Attempt, &u.StartedAt, &u.Home.Namespace, &u.Home.Repository)
@@ -288,7 +293,8 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadN
 			UPDATE uploads SET attempt = attempt + 1, numbers = numbers + @n, updated_at = now(),
 				expected = CASE WHEN promised_until IS NOT NULL THEN size ELSE expected END, promised_until = NULL
 			WHERE id = @upload AND attempt = @attempt AND status = 1
-				AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
+				AND COALESCE(namespace_id, @namespace) IN (0, (SELECT id FROM live_namespaces WHERE name = split_part(@path::text, '/', 1)))
+				AND COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text))
 			RETURNING attempt, numbers - @n AS next
 		)
 		SELECT COALESCE(c.attempt, 0), COALESCE(c.next, 0),
@@ -349,7 +355,8 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 				repository_id = (SELECT id FROM live_repositories WHERE path = @path),
 				namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
 			WHERE id = @upload AND attempt = @attempt AND status = 1
-				AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
+				AND COALESCE(namespace_id, @namespace) IN (0, (SELECT id FROM live_namespaces WHERE name = split_part(@path::text, '/', 1)))
+				AND COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text))
 			RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END AS ticket, namespace_id, repository_id
 		)
 		SELECT COALESCE(s.attempt, 0), COALESCE(s.ticket, 0), COALESCE(s.namespace_id, 0), COALESCE(s.repository_id, 0),
@@ -518,7 +525,8 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, name UploadID) 
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
 			DELETE FROM uploads WHERE id = @upload AND repository IN (@path, '')
-				AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
+				AND COALESCE(namespace_id, @namespace) IN (0, (SELECT id FROM live_namespaces WHERE name = split_part(@path::text, '/', 1)))
+				AND COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text))
 			RETURNING *
 		), d AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)

@@ -147,8 +147,8 @@ var mutations = []mutation{
 		catalog, "TestTrashLateWrites|TestTrashWaitsForPushes|TestRestoreInDyingRepository|TestUploadOfDeletedRepository"},
 
 	{"uploads: what is saved belongs to the repository", uploadsGo,
-		`AND purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository))
-			RETURNING attempt, CASE`, `AND (true OR purser_upload_belongs(@path, COALESCE(namespace_id, @namespace), COALESCE(repository_id, @repository)))
+		`AND COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text))
+			RETURNING attempt, CASE`, `AND (true OR COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text)))
 			RETURNING attempt, CASE`,
 		"./internal/server/distribution", "TestRunningUploadOfDeletedRepository"},
 	{"uploads: what is committed belongs to the repository", uploadsGo,
