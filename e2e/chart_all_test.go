@@ -138,7 +138,7 @@ func chartRefuses(t *testing.T, helm *client) {
 		"autoscaling.enabled=true,autoscaling.minReplicas=30":                   "minReplicas",
 		"autoscaling.enabled=true,autoscaling.targetCPUUtilizationPercentage=0": "targetRequestsPerSecond",
 		"caBundle.configMapName=a,caBundle.secretName=b":                        "not both",
-		// What would have no effect.
+		// Settings that would have no effect.
 		"autoscaling.enabled=true,replicaCount=3":                                              "replicaCount has no effect",
 		"autoscaling.maxReplicas=11":                                                           "autoscaling.maxReplicas has no effect, since autoscaling.enabled is false",
 		"autoscaling.enabled=true,autoscaling.requestsMetric=m":                                "autoscaling.requestsMetric has no effect",

@@ -216,7 +216,7 @@ func TestImport(t *testing.T) {
 	// Once the import is finished, garbage goes.
 	crane.Run("delete", r.Ref("team/app", digestOf(t, unused)))
 	collected(4) // and those of the tag that was pushed to Purser
-	// What was skipped or deleted is older than the import, whatever the clocks.
+	// Skipped and deleted tags are older than the import, whatever the clocks.
 	setTimes(t, storage, imported.Add(-time.Hour))
 	if code, out := purser(t, env, "import", "--finish"); code != 3 || !strings.Contains(out, "This can't be undone") || !strings.Contains(out, "skipped thing") {
 		t.Fatalf("finishing unasked: exit code %d: %s", code, out)

@@ -86,7 +86,7 @@ func TestFree(t *testing.T) {
 	if undone.Restored != 2 {
 		t.Errorf("the undo is %+v", undone)
 	}
-	// What was restored isn't freed again, until somebody ends that.
+	// A restored tag isn't freed again, until somebody ends that.
 	_, another := u.replica()
 	_, err = another.Work(t.Context()) // its first housekeeping
 	u.must(err)

@@ -24,7 +24,7 @@ const SettingName = "autoprune.default_policy"
 //
 // Nobody has confirmed warnings of the row. So in each namespace, each of its versions is judged
 // before it deletes the first tag, and rests until somebody confirms what is found (judgeFirst).
-// What was confirmed for one version says nothing about the next, which another process may have
+// A confirmation of one version says nothing about the next, which another process may have
 // written.
 //
 // Like Pruner.change, configure locks the version of the default policies. If a worker's

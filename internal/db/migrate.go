@@ -59,7 +59,7 @@ type MigrateOptions struct {
 	Waits func(what string)
 }
 
-// What MigrateOptions.Waits is told.
+// The words that MigrateOptions.Waits gets.
 const (
 	waitsForProcess = "another process, which migrates the database or backs it up"
 	waitsForTable   = "an open transaction, which has locked a table that a migration changes"
