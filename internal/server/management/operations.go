@@ -30,8 +30,27 @@ type answer[O any] struct{ Body O }
 
 // serve binds an operation to the function that runs it, at each of its places.
 func serve[I, O any](a *API, op api.Operation[I, O], run func(ctx context.Context, in *I) (*O, error)) {
+	if reflect.TypeFor[O]() == reflect.TypeFor[api.None]() {
+		serveAnswer(a, op, func(ctx context.Context, in *I) (*struct{}, error) {
+			_, err := run(ctx, in)
+			return nil, err
+		}, nil)
+		return
+	}
+	serveAnswer(a, op, func(ctx context.Context, in *I) (*answer[O], error) {
+		out, err := run(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return &answer[O]{*out}, nil
+	}, func(out *answer[O]) *O { return &out.Body })
+}
+
+// serveAnswer is serve for an operation whose answer A has headers: fields with the tag "header"
+// beside the field Body, which `body` returns. Pages get the body alone.
+func serveAnswer[I, O, A any](a *API, op api.Operation[I, O], run func(ctx context.Context, in *I) (*A, error), body func(*A) *O) {
 	for _, p := range op.Places {
-		serve(a, op.In(p), run)
+		serveAnswer(a, op.In(p), run, body)
 	}
 	if op.Places != nil {
 		return
@@ -43,27 +62,13 @@ func serve[I, O any](a *API, op api.Operation[I, O], run func(ctx context.Contex
 	if op.BodyExample != nil {
 		described = needsBody(described, op.BodyExample)
 	}
-	if reflect.TypeFor[O]() == reflect.TypeFor[api.None]() {
-		add(a, op.Access, described, func(ctx context.Context, in *I) (*struct{}, error) {
-			_, err := run(ctx, in)
-			return nil, err
-		})
-	} else {
-		add(a, op.Access, described, func(ctx context.Context, in *I) (*answer[O], error) {
-			out, err := run(ctx, in)
-			if err != nil {
-				return nil, err
-			}
-			return &answer[O]{*out}, nil
-		})
-	}
-	b := a.bound[op.ID]
-	b.run = func(ctx context.Context, in any) (any, error) {
+	add(a, op.Access, described, run)
+	a.bound[op.ID].run = func(ctx context.Context, in any) (any, error) {
 		out, err := run(ctx, in.(*I))
-		if out == nil {
-			out = new(O)
+		if out == nil || body == nil {
+			return new(O), err
 		}
-		return out, err
+		return body(out), err
 	}
 }
 
