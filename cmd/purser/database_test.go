@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -178,5 +179,61 @@ func TestRequestsWithoutConnection(t *testing.T) {
 	}
 	if _, metrics := get(t, s.Debug+"/metrics"); strings.Contains(metrics, "\npurser_db_pool_wait_seconds_total 0\n") || strings.Contains(metrics, "\npurser_db_pool_canceled_acquires_total 0\n") {
 		t.Error("the metrics don't tell of the waits")
+	}
+}
+
+// One client's requests wait for a lock for as long as they like. They have three of four connections,
+// however many they are, and another client's request is answered meanwhile.
+func TestConnectionsAreShared(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_DATABASE_MAX_CONNS=4", "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1,::1"))
+	other, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context()) //nolint:errcheck // nothing is lost
+	if _, err := other.Exec(t.Context(), "BEGIN; LOCK TABLE tags"); err != nil {
+		t.Fatal(err)
+	}
+	from := func(client, path string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Registry+path, http.NoBody)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		r.Header.Set("X-Forwarded-For", client)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		defer resp.Body.Close() //nolint:errcheck // it was only read
+		return resp.StatusCode
+	}
+	const storm = 20
+	answers := make(chan int)
+	for i := range storm {
+		go func() { answers <- from("198.51.100.1", fmt.Sprintf("/v2/acme/app/manifests/v%d", i)) }()
+	}
+	servetest.WaitFor(t, "three statements that wait for the lock", func() bool {
+		var n int
+		if err := other.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.application_name = 'purser'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 3
+	})
+	for i := range 3 {
+		if status := from("198.51.100.2", "/v2/_catalog?n="+strconv.Itoa(i+1)); status != http.StatusOK {
+			t.Errorf("another client gets %d", status)
+		}
+	}
+	if _, err := other.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	for range storm {
+		if status := <-answers; status != http.StatusNotFound && status != http.StatusServiceUnavailable {
+			t.Errorf("the status of one of many is %d", status)
+		}
 	}
 }

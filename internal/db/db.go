@@ -82,6 +82,11 @@ type Options struct {
 	// AcquireTimeout is how long a statement waits for a connection while all MaxConns are in use.
 	// Then it fails with [ErrBusy]. Default: it waits until its context ends.
 	AcquireTimeout time.Duration
+	// Share names the client whose statements those with a context are. While all connections are in
+	// use, clients get them in turn, and one client has at most three quarters of them, but two at
+	// least. The name "" is for statements of the process itself, which may have all. Default:
+	// statements get connections in the order in which they come.
+	Share func(context.Context) string
 	// Replica is the id of this process if it keeps a cache. Every connection has this id in
 	// the session setting purser.replica, so that triggers don't notify this process of its
 	// own changes. If Replica is empty, every process that keeps a cache is notified of
@@ -172,6 +177,11 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.AcquireTimeout > 0 {
 		pool.waits = &waits{p: pool, most: o.AcquireTimeout}
 		tracers.PoolAcquireTracers = append(tracers.PoolAcquireTracers, pool.waits)
+	}
+	if o.Share != nil {
+		pool.shares = newShares(o.Share, o.MaxConns)
+		tracers.PoolAcquireTracers = append(tracers.PoolAcquireTracers, pool.shares) // behind the bound of the wait
+		tracers.PoolReleaseTracers = append(tracers.PoolReleaseTracers, pool.shares)
 	}
 	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return pool.mayConnect() }
 	if err := pool.open(ctx, cfg); err != nil {

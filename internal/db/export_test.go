@@ -56,3 +56,17 @@ func WaitingMigrations() (list []string, err error) {
 	})
 	return list, err
 }
+
+// SharesWaiting returns how many clients wait for a connection of the pool.
+func SharesWaiting(p *Pool) int {
+	p.shares.mu.Lock()
+	defer p.shares.mu.Unlock()
+	return len(p.shares.waiting)
+}
+
+// SharesHeld returns of how many clients the pool knows that they have connections or wait.
+func SharesHeld(p *Pool) int {
+	p.shares.mu.Lock()
+	defer p.shares.mu.Unlock()
+	return len(p.shares.clients)
+}

@@ -37,7 +37,8 @@ type Pool struct {
 	*pgxpool.Pool
 	log     *slog.Logger
 	refused atomic.Int64
-	waits   *waits // nil: the wait for a connection has no limit
+	waits   *waits  // nil: the wait for a connection has no limit
+	shares  *shares // nil: clients have no shares
 
 	mu     sync.Mutex
 	opened bool      // the embedded pool is there

@@ -145,7 +145,7 @@ func TestPoolBoundsTheWait(t *testing.T) {
 			t.Errorf("%s of a client that has gone: %v", name, err)
 		}
 	}
-	if waited := d.Pool.GivenUp(); waited < time.Duration(len(ways))*timeout {
+	if _, waited := d.Pool.Waits(); waited < time.Duration(len(ways))*timeout {
 		t.Errorf("the waits in vain add up to %v", waited)
 	}
 	if n := strings.Count(log.String(), "get no connection to the database"); n != 1 {

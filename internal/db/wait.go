@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrBusy says that a statement got no connection within Options.AcquireTimeout, since all that the pool
-// may have were in use. The same statement may succeed later.
-var ErrBusy = errors.New("all connections to the database that this pool may have are in use")
+// ErrBusy says that a statement got no connection within Options.AcquireTimeout, since all that the pool,
+// or one client of it (Options.Share), may have were in use. The same statement may succeed later.
+var ErrBusy = errors.New("all connections to the database that this pool may have are in use, or those that one client may have")
 
 // busyLook is how often a statement that has waited for Options.AcquireTimeout looks again whether all
 // connections are in use, if meanwhile another one is being opened.
@@ -37,6 +37,7 @@ type wait struct {
 	cancel context.CancelFunc
 	timer  *time.Timer
 	began  time.Time
+	turn   atomic.Bool // it waits for the turn of its client (shares)
 }
 
 // TraceAcquireStart implements pgxpool.AcquireTracer.
@@ -48,7 +49,7 @@ func (w *waits) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpoo
 		<-ready
 		switch s := w.p.Stat(); {
 		case ctx.Err() != nil: // the wait has ended
-		case s.AcquiredConns() < s.MaxConns():
+		case s.AcquiredConns() < s.MaxConns() && !one.turn.Load():
 			one.timer.Reset(busyLook)
 		default:
 			cancel()
@@ -86,17 +87,24 @@ func (w *waits) explain(ctx context.Context, err error) error {
 	}
 	w.mu.Unlock()
 	if tell {
-		w.p.log.WarnContext(ctx, "statements get no connection to the database, since all that this process may open for requests are in use: statements are slow, or database.max_conns is low",
+		w.p.log.WarnContext(ctx, "statements get no connection to the database, since all that this process may open for requests are in use, or those that one client may have: statements are slow, or database.max_conns is low",
 			"connections", most, "waited", w.most)
 	}
 	return fmt.Errorf("%w, %d of them, for %v", ErrBusy, most, w.most)
 }
 
-// GivenUp returns how long statements have waited for connections in vain. Statistics of pgxpool have the
-// other waits alone.
-func (p *Pool) GivenUp() time.Duration {
-	if p.waits == nil {
-		return 0
+// Waits returns how often statements have waited for a connection and got it, and how long they, and
+// those that got none, have waited.
+func (p *Pool) Waits() (n int64, waited time.Duration) {
+	stat := p.Stat()
+	n, waited = stat.EmptyAcquireCount(), stat.EmptyAcquireWaitTime()
+	if p.waits != nil {
+		waited += time.Duration(p.waits.givenUp.Load())
 	}
-	return time.Duration(p.waits.givenUp.Load())
+	if s := p.shares; s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n, waited = n+s.waits, waited+s.waited
+	}
+	return n, waited
 }

@@ -46,6 +46,7 @@ func (s *Server) Call(ctx context.Context, method, target string, body []byte) (
 		trips: o.trips, proxy: o.proxy, authErr: o.authErr, mounted: mounted, encrypted: o.encrypted, absoluteBase: o.absoluteBase,
 		drained: body == nil, sending: s.newSending(reply),
 	}
+	inner.sharer.Store(o.sharer.Load())
 	if body != nil {
 		r.Body = countedBody{r.Body, inner, nil}
 	}

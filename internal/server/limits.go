@@ -83,6 +83,7 @@ func (s *Server) admitAccount(o *Observation) (done func(), err error) {
 		return nil, oci.Errorf(oci.Unavailable, "there are too many requests of %s: try again in a moment", limit.ShareOwner(share))
 	}
 	o.Lease.Account(account)
+	o.sharer.Store(&share)
 	return func() { s.accounts.Done(share) }, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +59,9 @@ type Observation struct {
 	encrypted bool
 	// absoluteBase is the scheme and host by which the client reaches the registry.
 	absoluteBase string
+	// sharer is whose share the request uses (ShareOf): it changes when the account is known, while
+	// work that the request has begun may still go on.
+	sharer atomic.Pointer[string]
 }
 
 type observationKey struct{}
@@ -104,6 +108,19 @@ func (o *Observation) Account() string {
 // logged in.
 func (o *Observation) Share() string { return limit.Share(o.Account()) }
 
+// ShareOf names whose share of what all clients share the request with a context uses: that of its
+// account (Observation.Share) or, as long as it has none, of its client's address. "" for work of the process.
+func ShareOf(ctx context.Context) string {
+	o, ok := ctx.Value(observationKey{}).(*Observation)
+	if !ok {
+		return ""
+	}
+	if name := o.sharer.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
+
 // Encrypted says whether the client has sent the request over https: to Purser, or to a trusted
 // proxy that says so.
 func (o *Observation) Encrypted() bool { return o.encrypted }
@@ -140,6 +157,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		if s.opt.Tracing { // otelhttp takes the first entry of X-Forwarded-For, which any client can forge
 			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("client.address", ClientAddress(remote)))
 		}
+		o.sharer.Store(&o.Client)
 		o.Lease = s.budget.Lease(o.Client)
 		w.Header()["X-Request-Id"] = []string{o.ID}
 		w.Header()["X-Content-Type-Options"] = noSniff

@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pgsession"
+	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -49,7 +50,8 @@ func OpenDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 		return nil, err
 	}
 	return db.Open(ctx, db.Options{
-		DSN: dsn, MaxConns: cfg.Database.MaxConns, AcquireTimeout: connectionPatience, Replica: replica.String(), Connected: foreground(cfg, dsn, log), Log: log,
+		DSN: dsn, MaxConns: cfg.Database.MaxConns, AcquireTimeout: connectionPatience, Share: server.ShareOf,
+		Replica: replica.String(), Connected: foreground(cfg, dsn, log), Log: log,
 	})
 }
 
