@@ -136,9 +136,6 @@ func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	if err = row.Scan(&s.ID, &text, &s.Version, &s.rule, &s.Created, &s.Updated, &s.ActiveFrom, &s.Confirmed, &s.Setting); err != nil {
 		return s, err
 	}
-	if s.Setting { // an earlier version stored Everything
-		s.Confirmed = nil
-	}
 	s.read(text)
 	return s, nil
 }
