@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -145,7 +146,7 @@ func TestConnectionLimitIsWaitedFor(t *testing.T) {
 // seconds. Then it gets 503, long before the statements that use them end.
 func TestRequestsWithoutConnection(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.EmptyDSN(t)
+	dsn := dbtest.DSN(t)
 	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_DATABASE_MAX_CONNS=2", "PURSER_AUTH_ENABLED=false"))
 	other, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
@@ -182,12 +183,14 @@ func TestRequestsWithoutConnection(t *testing.T) {
 	}
 }
 
-// One client's requests wait for a lock for as long as they like. They have three of four connections,
-// however many they are, and another client's request is answered meanwhile.
+// One client's requests wait for a lock for as long as they like. They have nine of twelve connections,
+// however many they are, and another client's request is answered meanwhile, although the process's own
+// statements may wait for the lock too.
 func TestConnectionsAreShared(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.EmptyDSN(t)
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_DATABASE_MAX_CONNS=4", "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1,::1"))
+	dsn := dbtest.DSN(t)
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_DATABASE_MAX_CONNS=12", "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1,::1"))
+	putIndex(t, s, "acme/app", "v", "1")
 	other, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -196,36 +199,44 @@ func TestConnectionsAreShared(t *testing.T) {
 	if _, err := other.Exec(t.Context(), "BEGIN; LOCK TABLE tags"); err != nil {
 		t.Fatal(err)
 	}
-	from := func(client, path string) int {
+	from := func(client, path string) (status int, text string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Registry+path, http.NoBody)
 		if err != nil {
 			t.Error(err)
-			return 0
+			return 0, ""
 		}
 		r.Header.Set("X-Forwarded-For", client)
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil {
 			t.Error(err)
-			return 0
+			return 0, ""
 		}
 		defer resp.Body.Close() //nolint:errcheck // it was only read
-		return resp.StatusCode
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return resp.StatusCode, string(body)
 	}
-	const storm = 20
+	const storm = 30
 	answers := make(chan int)
 	for i := range storm {
-		go func() { answers <- from("198.51.100.1", fmt.Sprintf("/v2/acme/app/manifests/v%d", i)) }()
+		go func() {
+			status, _ := from("198.51.100.1", fmt.Sprintf("/v2/acme/app/manifests/v%d", i))
+			answers <- status
+		}()
 	}
-	servetest.WaitFor(t, "three statements that wait for the lock", func() bool {
+	servetest.WaitFor(t, "nine statements that wait for the lock", func() bool {
 		var n int
-		if err := other.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.application_name = 'purser'").Scan(&n); err != nil {
+		err := other.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()").Scan(&n)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return n == 3
+		return n >= 9
 	})
 	for i := range 3 {
-		if status := from("198.51.100.2", "/v2/_catalog?n="+strconv.Itoa(i+1)); status != http.StatusOK {
-			t.Errorf("another client gets %d", status)
+		if status, text := from("198.51.100.2", "/v2/_catalog?n="+strconv.Itoa(i+1)); status != http.StatusOK {
+			t.Errorf("another client gets %d %s", status, text)
 		}
 	}
 	if _, err := other.Exec(t.Context(), "COMMIT"); err != nil {
