@@ -48,7 +48,7 @@ func overTLS(t *testing.T, addr string, roots *x509.CertPool) *http.Client {
 // says when it expires, and the address for http-01 redirects.
 func TestServeACME(t *testing.T) {
 	t.Parallel()
-	dsn, blobs := dbtest.EmptyDSN(t), t.TempDir()
+	dsn, blobs := dbtest.DSN(t), t.TempDir()
 	addr, plain := acmetest.FreeAddr(t), acmetest.FreeAddr(t)
 	a := acmetest.New(t, acmetest.Options{TLSPort: portOf(t, addr), HTTPPort: portOf(t, plain)})
 	text := new(servetest.Log)

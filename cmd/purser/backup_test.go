@@ -47,7 +47,7 @@ func TestBackupWhileServing(t *testing.T) {
 	settings := append(onStore(t, dsn, t.TempDir()), "PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS=blob_upload=10s, manifest_upload=10s")
 	s := start(t, servetest.Config(t, settings...))
 	var before []pushed
-	for i := range 25 {
+	for i := range testscale.Pick(10, 25) {
 		p := pushed{tag: fmt.Sprint("before-", i), content: fmt.Sprint("pushed before the backup, ", i)}
 		p.layer, p.manifest = pushImage(t, s, p.tag, p.content)
 		before = append(before, p)
@@ -93,6 +93,9 @@ func TestBackupWhileServing(t *testing.T) {
 		t.Fatalf("list: %d %s %s", code, list, stderr)
 	}
 	for i, line := range lines[1:] {
+		if i == 1 && !testscale.All {
+			continue // of the two beside deletions, make test restores one
+		}
 		id := strings.Fields(line)[0]
 		elsewhere := onStore(t, dbtest.EmptyDSN(t), t.TempDir())
 		if code, stdout, stderr := purser(t, elsewhere, "restore", target, "--backup", id); code != 0 {

@@ -82,7 +82,7 @@ type shop struct {
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
-	return &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))).Registry}
+	return &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t))).Registry}
 }
 
 func (s *shop) send(method, path, contentType, body string, want int) {

@@ -16,7 +16,7 @@ import (
 // they send half of a header on each, then half of a body. Another client's pulls succeed.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t),
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t),
 		"PURSER_HTTP_MAX_CONNECTIONS=60", "PURSER_HTTP_MAX_CLIENT_CONNECTIONS=30"))
 	d := putIndex(t, s, "acme/app", "v1", "1")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -24,7 +24,7 @@ func TestUploadOverHTTP2(t *testing.T) {
 	dir := t.TempDir()
 	files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	servetest.WriteCertificate(t, files, 1)
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_TLS_CERT="+files.Cert, "PURSER_HTTP_TLS_KEY="+files.Key))
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_HTTP_TLS_CERT="+files.Cert, "PURSER_HTTP_TLS_KEY="+files.Key))
 	client := clientAt(t, "127.0.0.1", nil)
 	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 	content := make([]byte, 48<<20)

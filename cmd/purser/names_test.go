@@ -14,7 +14,7 @@ import (
 func TestMetricsNameNothing(t *testing.T) {
 	t.Parallel()
 	const password = "correct horse battery staple"
-	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+password,
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+password,
 		"PURSER_HTTP_DEBUG_ADDR=0.0.0.0:0")
 	s := start(t, cfg)
 	log := func(account, password string) []string {

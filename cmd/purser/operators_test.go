@@ -42,7 +42,7 @@ func askAs(t *testing.T, method, url, body string, headers ...string) (int, stri
 // registry must refuse them.
 func TestServeBehindTheWall(t *testing.T) {
 	t.Parallel()
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
 		"PURSER_HTTP_EXTERNAL_URL=https://outer.example:443"))
 	page := []string{"Host", "evil.example", "Origin", "http://evil.example", "Sec-Fetch-Site", "same-origin", "Content-Type", "application/json"}
 	for _, r := range [][3]string{
@@ -81,7 +81,7 @@ func TestServeBehindTheWall(t *testing.T) {
 // are served on loopback only.
 func TestServeApart(t *testing.T) {
 	t.Parallel()
-	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_PROFILE_ADDR=localhost:0")
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_HTTP_PROFILE_ADDR=localhost:0")
 	if err := cfg.Set("http.debug_addr", "0.0.0.0:0", "test"); err != nil {
 		t.Fatal(err)
 	}

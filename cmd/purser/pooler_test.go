@@ -18,7 +18,7 @@ import (
 // by which they LISTEN for each other's notifications.
 func TestServeBehindSessionPooling(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 100")
+	dsn := pgtest.PgBouncer(t, dbtest.DSN(t), "session", "default_pool_size = 100")
 	blobs := "PURSER_STORAGE_FILESYSTEM_PATH=" + t.TempDir()
 	one := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
 	two := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, blobs))

@@ -99,7 +99,7 @@ func startLogged(t *testing.T, cfg *config.Config) (*servetest.Server, *lockedBu
 // another address.
 func TestServeBehindProxy(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.EmptyDSN(t)
+	dsn := dbtest.DSN(t)
 	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_PULL_STATISTICS_INTERVAL=1h"))
 	target, err := url.Parse(s.Registry)
 	if err != nil {
@@ -161,7 +161,7 @@ func TestServeProxyProtocol(t *testing.T) {
 	for _, useTLS := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS=%v", useTLS), func(t *testing.T) {
 			t.Parallel()
-			dsn := dbtest.EmptyDSN(t)
+			dsn := dbtest.DSN(t)
 			environ := []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8", "PURSER_HTTP_PROXY_PROTOCOL=true"}
 			if useTLS {
 				dir := t.TempDir()
@@ -214,7 +214,7 @@ func TestServeProxyProtocol(t *testing.T) {
 // itself is served. With them, clients log in, until somebody says that they needn't.
 func TestServeBehindLocalProxy(t *testing.T) {
 	t.Parallel()
-	common := []string{"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t), "PURSER_DATA_DIR=" + t.TempDir()}
+	common := []string{"PURSER_DATABASE_MAIN=" + dbtest.DSN(t), "PURSER_DATA_DIR=" + t.TempDir()}
 	settings := []string{"PURSER_HTTP_EXTERNAL_URL=https://registry.example.com", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1"}
 	for _, step := range []struct {
 		environ         []string

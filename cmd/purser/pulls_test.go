@@ -225,7 +225,7 @@ func flush(t *testing.T, s *servetest.Server, want int64) {
 // incomplete, and the API answers that pulls aren't counted.
 func TestPullsOff(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.EmptyDSN(t)
+	dsn := dbtest.DSN(t)
 	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_AUDIT_PULLS=false"))
 	d := dbtest.Open(t, dsn)
 	servetest.WaitFor(t, "statistics are said to be incomplete", func() bool {

@@ -48,7 +48,7 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestServe(t *testing.T) {
 	t.Parallel()
-	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN=file:"+writeFile(t, dbtest.EmptyDSN(t)+"\n"), "PURSER_GC_REVIEW_AFTER=7h")
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN=file:"+writeFile(t, dbtest.DSN(t)+"\n"), "PURSER_GC_REVIEW_AFTER=7h")
 	s := start(t, cfg)
 	if want := filepath.Join(cfg.DataDir, "blobs"); s.Data != want {
 		t.Errorf("data in %q, want %q", s.Data, want)

@@ -63,7 +63,7 @@ func slowly(addr, begin, drip string, begun func()) error {
 // another client's pulls succeed.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_HEADER_TIMEOUT=2s",
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_HTTP_HEADER_TIMEOUT=2s",
 		"PURSER_HTTP_BODY_IDLE_TIMEOUT=2s", "PURSER_HTTP_MIN_BODY_RATE=1KiB", "PURSER_HTTP_MIN_BODY_RATE_WINDOW=3s"))
 	addr := strings.TrimPrefix(s.Registry, "http://")
 	d := putIndex(t, s, "acme/app", "v1", "1")

@@ -142,7 +142,7 @@ func answersIn(sent string) (statuses []string) {
 // and never read the hidden request.
 func TestSmuggling(t *testing.T) {
 	t.Parallel()
-	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
+	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t)))
 	addr := strings.TrimPrefix(s.Registry, "http://")
 	dial := func() (net.Conn, error) { return net.Dial("tcp", addr) }
 	const good = "GET /v2/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -167,7 +167,7 @@ func TestSmuggling(t *testing.T) {
 // connection stays usable.
 func TestOneRequest(t *testing.T) {
 	t.Parallel()
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t)))
 	addr := strings.TrimPrefix(s.Registry, "http://")
 	const last = "GET /v2/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 	for text, want := range map[string]string{
@@ -194,7 +194,7 @@ func TestSmugglingOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	servetest.WriteCertificate(t, files, 1)
-	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_TLS_CERT="+files.Cert, "PURSER_HTTP_TLS_KEY="+files.Key))
+	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_HTTP_TLS_CERT="+files.Cert, "PURSER_HTTP_TLS_KEY="+files.Key))
 	addr := strings.TrimPrefix(s.Registry, "https://")
 	dial := func() (net.Conn, error) {
 		return tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}) //nolint:gosec // of this test

@@ -34,7 +34,7 @@ var update = flag.Bool("update", false, "write testdata/surface.txt anew")
 // reviewer sees the change.
 func TestSurface(t *testing.T) {
 	t.Parallel()
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t)))
 	var lines []string
 	lines = append(lines, surfaceOfDistribution(t)...)
 	lines = append(lines, surfaceOfManagement(t, s.Registry)...)

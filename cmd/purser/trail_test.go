@@ -14,7 +14,7 @@ import (
 func TestPullsBeforeTheStop(t *testing.T) {
 	t.Parallel()
 	for environ, want := range map[string]int{"": 3, "PURSER_AUDIT_PULLS=false": 0} {
-		cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), environ)
+		cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), environ)
 		s := start(t, cfg)
 		index := `{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}`
 		req, err := http.NewRequestWithContext(t.Context(), "PUT", s.Registry+"/v2/acme/app/manifests/v1", strings.NewReader(index))

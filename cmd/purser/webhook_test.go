@@ -43,7 +43,7 @@ func TestWebhookCommands(t *testing.T) {
 	answer := func(code int) { mu.Lock(); status = code; mu.Unlock() }
 	told := func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(got) }
 
-	s := &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_WEBHOOKS_ALLOW_PRIVATE=true")).Registry}
+	s := &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_WEBHOOKS_ALLOW_PRIVATE=true")).Registry}
 	s.push("acme/app", "v0", "0")
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("a secret of some length, twenty-four at least\n"), 0o600); err != nil {
