@@ -66,4 +66,16 @@
 // default partition accepts records with a number for which there is no partition, and a
 // step of the rotation that would have to wait for other transactions gives up after a
 // moment and is tried again.
+//
+// # Decisions
+//
+// A child is found by its place (tableoid and ctid), so the child's table needs no primary key, and
+// may be partitioned. The worker's statement locks children, and counts those that it found and
+// those that it deleted. If the numbers differ, a child has moved to another place in between, and
+// the worker looks for it again.
+//
+// A deleted record says by a negative cleanup_attempts that it waits for the second look, the later
+// search for children on another server. So the second look needs no column that the published
+// design doesn't have. The table has one such column, primary_key_text, for keys that aren't
+// integers.
 package loosefk

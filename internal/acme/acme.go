@@ -19,9 +19,27 @@
 // failure, all replicas pause, for minutes at first and for up to a day later; a restart changes
 // nothing about that, Retry does.
 //
+// # Decisions
+//
 // The package uses golang.org/x/crypto/acme and not its package autocert: autocert issues within
-// handshakes, once per replica, and not for names without a dot, and it refuses clients that
-// send no name.
+// handshakes, once per replica, and not for names without a dot, and it refuses clients that send
+// no name.
+//
+// Nor does it use certmagic, which was tried against a scripted authority. certmagic shares
+// account, certificates and locks through a storage that one writes, and has DNS-01 and ARI. But it
+// stores and serves what the authority has issued without looking at it: a certificate that had
+// expired, one for another name and one with another key each replaced a valid one. Its HTTP client
+// can't be replaced and reads answers without a limit (1 GB, and 4 GB of memory, in 15 seconds).
+// Its pauses are in memory, so a restart ends them; it ignores Retry-After of refusals; it has
+// goroutines that never end. The binary grows by 2.7 MB. To have what Purser needs, its issuer and
+// its stores of certificates would have to be written anew, and little of it would remain.
+//
+// A pause after a failure is in the database, by its clock, so that replicas and restarts keep it.
+// Only an authority that can't be reached at all is tried again within a minute.
+//
+// The time at which a certificate is due is reckoned from when it was stored, if that is later than
+// its own beginning. A machine whose clock runs ahead takes each certificate for old; so it still
+// has two thirds of the rest.
 package acme
 
 import (

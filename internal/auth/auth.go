@@ -31,6 +31,49 @@
 // Passwords are compared by package password in constant time. Generated secrets are looked up
 // by their SHA-256: a secret has 256 random bits, so the time of an index lookup tells nothing
 // about it.
+//
+// # How a request is decided
+//
+// Control.Authenticate runs once for a request, before the server looks for a route. A Basic secret
+// or a session is found by its SHA-256; a password goes through package throttle, and then to a
+// hash, a directory or an issuer; a registry token is verified by its signature. Wrong credentials
+// don't end the request there: the route's Authorize refuses it, so that the answer's challenge can
+// say which scope is needed. A request without credentials is nobody's, and may do what everybody
+// may.
+//
+// Control.Authorize asks in this order. A registry token is decided by its own list of accesses,
+// and by whether its namespace is still the one for which it was granted. Otherwise the limits of
+// the robot or the credential must allow the action. Then an administrator of the registry may do
+// everything; others need a role in the resource, in its namespace or through a team, or for a pull
+// a repository that is public. Roles come from one query.
+//
+// # Decisions
+//
+// A registry token contains what it grants. The price of that is that it stays valid until it
+// expires, 5 minutes by default, whatever is revoked meanwhile. But it names repositories by path,
+// and a namespace may be deleted and made again for somebody else. So each scope has the
+// namespace's id, which is compared with the present one, by one query in 10 s for a namespace.
+// While the database is away, the token stands. A token also contains what was asked for and not
+// granted. So the registry can tell a client that may not do something (403) from one that needs a
+// token with another scope (401). Clients that get 401 for both ask for a password again, or loop.
+//
+// Denial is uniform. An account gets the same 403 for a repository that it may not read and for one
+// that doesn't exist, and nobody gets the same 401. Otherwise names of repositories could be
+// guessed. For the same reason a wrong password, an unknown name, a disabled account and an expired
+// secret have one answer, and the check of an unknown name costs a hash too.
+//
+// The column is_public may be NULL: nobody has chosen, and the setting auth.default_visibility
+// decides. So closing an open registry makes no repository public, unless an operator says so by
+// the setting, and the setting can be changed without touching rows.
+//
+// Generated secrets are stored as SHA-256 and not as slow hashes. A secret has 256 random bits, so
+// guessing is hopeless whatever the hash costs, and an index finds the row by the hash. Robots send
+// their secret with each request for a token, and a slow hash would make each cost 25 ms of a
+// processor.
+//
+// An account of a provider isn't joined with a local one of the same name (Control.Provision).
+// Accounts are found by the provider's subject, which stays when a name is given to somebody else.
+// If the name is taken, the log-in is refused, and an administrator decides.
 package auth
 
 import (

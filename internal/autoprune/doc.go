@@ -188,4 +188,22 @@
 // transaction that deletes a namespace locks the namespace before the task. Therefore a
 // worker's transaction that has locked the task must not need a lock on the namespace (see
 // lockTask).
+//
+// # Decisions
+//
+// Pruning doesn't run at a fixed interval. A worker prunes one namespace after another as long as
+// it finds tags to delete. After a namespace without such tags it sleeps for 99 times as long as
+// looking at the namespace took, unless an unfinished run waits (Options.IdleShare). So any number
+// of namespaces with nothing to do costs only one hundredth of a core. A task has a lease, and no
+// transaction is open for as long as a namespace is pruned.
+//
+// Undo reads the audit log to learn which tags a run deleted. There is no other record of them.
+//
+// A push of the same manifest to the same tag counts as a push. So policies by age, which judge by
+// the time of the push, don't delete a tag that is pushed every night.
+//
+// A max_bytes policy needs to know what manifests store. The worker reads that in the same
+// snapshot, from the most recently used tag on, and stops where the policy's bytes are exceeded. So
+// it reads no more than what stays. The rows of layers have the sizes of their blobs, in the index
+// by which a manifest's layers are found, so nothing is looked up by a digest.
 package autoprune

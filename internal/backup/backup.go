@@ -77,6 +77,26 @@
 // A store that is kept must be the backup's: it has the backup's identity, or it has lost its identity
 // and has at least half of a sample of the backup's objects. A store that another database has taken
 // over is taken back only if the operator names that database's identity.
+//
+// # Decisions
+//
+// A restore leaves out what is damaged, and doesn't end for it. An operator restores on the worst
+// day; one flipped bit of a layer is then no reason to have nothing. Blobs have a state for it: a
+// lost blob doesn't exist for clients, who push it again. Files of the database have no such state,
+// so a damaged one ends the restore.
+//
+// What is lost is decided before anything changes. The restore reads all copies first, which takes
+// as long as reading them does, and marks as lost only as many as it found then. A volume that
+// disappears while the copies are read once more would otherwise turn a good backup into a registry
+// without blobs. For the same reason more than half is refused.
+//
+// A store without an identity is recognised by its objects. Their keys are random, so another
+// registry's store has none of them; half of a sample of 200 is enough, since a store that was
+// copied back may lack some. To ask for an identity would be a circle: only a database with rows
+// gives one to a store ("store adopt"), and a restore that keeps the store brings these rows.
+//
+// The age of backups is in the registry's database (standing.go), and not read from the place of
+// the backups: a server needs no access to them, and no replica lists a bucket to export a metric.
 package backup
 
 import (

@@ -25,6 +25,12 @@
 //	cluster/   PostgreSQL's own data directory, and its socket
 //	cluster-N/ the cluster of version N that an upgrade has replaced (see Replace)
 //	initdb-*/  an initialisation under way, or one that was killed
+//
+// The server's shared buffers are an eighth of the machine's memory, at least 128 MiB and at most 4
+// GiB (memory.go). Pruning has connections of its own. In this server, the processes of these
+// connections, and those that vacuum, let other processes that wake up run first (priority.go).
+// They still get the same share of the cores, since clients may wait for rows that pruning has
+// locked.
 package builtinpg
 
 import (

@@ -20,6 +20,9 @@ import (
 
 // Labels of an image that decide about the tags that a push sets, if the namespace allows it. In
 // each list, the first label that an image has counts. Clients of Quay know those with quay.
+//
+// A push reads the labels from the store before its transaction. The setting of the namespace has the
+// version of the rules that protect tags, which the transaction compares.
 var (
 	expiryLabels    = []string{"io.purser.expires-after", "quay.expires-after"}
 	immutableLabels = []string{"io.purser.immutable", "quay.immutable"}

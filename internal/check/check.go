@@ -35,6 +35,10 @@
 // At the end Run compares the sizes that manifests declare with the stored sizes in the
 // database. The registry accepts manifests with wrong sizes, since other registries store
 // such manifests too. So Run reports a difference as a note and never repairs it.
+//
+// A blob whose foreign object is gone is marked as lost too (see package registryimport); a repair
+// never touches a foreign object. Without the mark, clients would be told that the blob exists, and
+// could not push it.
 package check
 
 import (

@@ -12,6 +12,19 @@
 // source of the wrong value, and never contains the value of a secret.
 //
 // Only the commands import this package. All other packages define options of their own.
+//
+// # Decisions
+//
+// The package validates values alone, and reads no file but those with values. Package
+// cmd/purser/internal/backend checks the rest (CheckSettings).
+//
+// A URL whose password could be read as its host is refused (dsn.go). postgres://u:12#34@h/db has
+// the host u and the port 12 for every parser, and the log would tell them. Escaped characters cost
+// the operator a minute.
+//
+// A DN is never split at its commas (groupsField). Groups of a directory are separated by
+// semicolons, or are a list of YAML; where a text could be read in two ways, the start ends with an
+// error. To guess could make everybody an administrator, or nobody.
 package config
 
 import (

@@ -13,7 +13,7 @@
 //
 // # Plans
 //
-// Four measures keep PostgreSQL from reading whole tables or repositories to find a few rows:
+// Six measures keep PostgreSQL from reading whole tables or repositories to find a few rows:
 //
 //   - plan_cache_mode = force_generic_plan. For partitioned tables PostgreSQL would otherwise
 //     plan a prepared statement anew for each set of arguments, which costs more than running
@@ -22,18 +22,51 @@
 //   - enable_seqscan = off. PostgreSQL keeps a plan until the plan's tables are analyzed
 //     again. A plan made for an empty table would read all of the table, also after it has
 //     grown. The queues are empty most of the time, and can grow to a million rows within a
-//     minute.
+//     minute. While 200,000 tags were pruned, 16 connections pushed 155 images a second without
+//     the setting, and 428 with it.
 //
 //   - OFFSET 0 at the end of a LATERAL or EXISTS subquery that looks up a few rows by an
 //     index. OFFSET 0 skips no rows, but the planner can't turn such a subquery into a join,
 //     so it runs once for each outer row. A join would read the whole repository when that is
-//     much larger than the others, even with good statistics.
+//     much larger than the others, even with good statistics. TestPlansOfLargeRepository counts
+//     the rows that each operation reads.
 //
 //   - Statistics by which the planner expects a hundred rows of each repository
 //     in a large table, whatever the number of namespaces and repositories is. Otherwise, in a
 //     registry of many small repositories, it expects less than one, and takes an index that
 //     leads to a whole repository to be as good as the index that leads to a single row, also
-//     in checks of foreign keys.
+//     in checks of foreign keys. Without these statistics (at a4d2758, 4 partitions), among
+//     1,000 small repositories in 200 namespaces, a push to a repository of 3,000 manifests
+//     read up to 10,800 rows, a deletion 24,000, and a review of ten manifests 89,000. With
+//     them, they read no more than the limits of TestPlansOfLargeRepository.
+//
+//   - Statistics that keep up with tables (AnalyzeGrown, within 30 s). If PostgreSQL takes a
+//     table for nearly empty, it may choose an index by which it reads all rows of a
+//     repository. With 3,000 manifests and 6,000 tags, and without current statistics (at
+//     658da7f, 4 partitions, autovacuum off), a put of a manifest read 21,000 rows, and so did
+//     PostgreSQL's own checks of foreign keys. Autovacuum renews the statistics only after a
+//     while.
+//
+//   - Indexes other than primary keys begin with the column that is searched, not with
+//     namespace and repository. The planner believes that namespace and repository together
+//     nearly identify a row. So if several indexes began with these two columns, it might
+//     choose one by which it reads the whole repository.
+//
+// # Decisions
+//
+// What must be decided alike, or in one round trip, is a function of the database (routines/).
+// Deciding about a log-in and counting it must be one transaction behind one round trip
+// (loginfailures.sql). Pruning, reviews and requests must decide alike what is held (holds.sql).
+//
+// The functions have a version, which the database stores (RoutinesVersion). A process of an older
+// version that starts during an upgrade sees the greater number there, and leaves the functions as
+// they are.
+//
+// Pool waits where PostgreSQL has refused it a further connection. pgxpool opens another connection
+// where none is idle, and gives PostgreSQL's refusal to the request, although its other connections
+// become idle in milliseconds. So a limit of the server below database.max_conns failed requests
+// while connections were idle. Meanwhile only one attempt to connect is made each quarter of a
+// second; the others wait for a connection, for five seconds at most.
 package db
 
 import (

@@ -97,6 +97,22 @@
 //
 //   - No call to the blob store is made inside a database transaction, so that no lock and
 //     no database connection is occupied while a call hangs.
+//
+// # Decisions
+//
+// A due review of a blob doesn't look at the ages of the blob's links. When the review is due, the
+// promise of existence is over, so all links of an unreferenced blob can be deleted.
+//
+// If more than a thousand repositories have a link to a blob, such as a base layer, its unused
+// links are removed in several transactions (review_links.go). A single transaction would hold its
+// locks for long, and clients would have to wait for it.
+//
+// The sweeper deletes the objects of young blobs twice, like those of uploads. If a write to the
+// store was sent twice, the store may execute the second write late, after the object was deleted,
+// and so create the object again.
+//
+// An object of another registry, whose import isn't finished, is kept out of the pending deletions
+// by a trigger: see package registryimport.
 package gc
 
 import (

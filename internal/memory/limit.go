@@ -1,5 +1,9 @@
 // Package memory finds out how much memory this process may use, and tunes Go's garbage
 // collector to it.
+//
+// It is a package of its own because three packages that don't import each other need the size of
+// the machine's memory: config for the defaults of limits, builtinpg for PostgreSQL's buffers, and
+// the command serve for Go's own collector.
 package memory
 
 import (

@@ -242,6 +242,34 @@
 // In both cases the SyncWorker notices it and counts nothing ([ErrForeignLog]), until an
 // operator calls [SyncWorker.Reset], which gives the entries new positions in a valid
 // order.
+//
+// # Decisions
+//
+// Counters in Redis grow, and a flush adds to the statistics how much they have grown, in one
+// transaction that locks all counters. Flushes that move counts into numbered batches with leases
+// and states would let any number of workers take part. That needs more code and proof than it is
+// worth, since one worker flushes 10,000 keys a second.
+//
+// Counters stay for a minute after all their pulls are flushed, not for a day, so that Redis holds
+// only what is pulled between two flushes. If a counter is created again, it has a greater sequence
+// number, unless the server's clock goes back by more than a minute.
+//
+// To learn when a tag was last used, Purser also reads the pulls that aren't flushed yet, from the
+// repository's counters in Redis. The names of the set and of the counters have the repository's id
+// in braces, so that a Redis cluster keeps all of them on one node.
+//
+// HEAD requests by tag may be kept in Redis or in the database. If pulls aren't logged, only Redis
+// can keep the HEADs; while Redis is down, only the database can. A GET that Redis counts is joined
+// with a HEAD in Redis, and a GET that the SyncWorker counts with a HEAD in the database. So each
+// process must be able to write its HEADs to both.
+//
+// The time of a HEAD is stored only to within some minutes, so that not every HEAD is written to
+// the database: nodes that ask for the same tag all day would otherwise cause writes all day.
+//
+// A request waits for a commit of the recorder only if it is the first after a pause: before it is
+// answered, the process says in its row of pullrecorders that it may have uses in memory. If the
+// recorder can't be sure that a pull will be counted, because a buffer is full or Redis doesn't
+// answer, it also sets the last-used time, so that no policy deletes the image as unused.
 package pullstats
 
 import (

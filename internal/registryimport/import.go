@@ -21,6 +21,16 @@
 // An import can be repeated, to go on after an interruption or to fetch what the other registry got
 // since. If a tag differs in the two registries, the one that was pushed last wins. A tag that was
 // deleted in Purser comes back.
+//
+// A trigger keeps foreign objects out of the pending deletions, and not the statements of garbage
+// collection. So whatever deletes a blob need not think of them, and the sweeper's statements and
+// indexes don't know foreign objects at all. A foreign object that no blob names any more is in a
+// table of its own, so it still has exactly one owner.
+//
+// An import is finished by what the storage has, not by what was promised. "purser import --finish"
+// looks at each storage once more, since nobody sees from here whether the other registry runs.
+// Only imports that came to their end count, each with the time at which it began. The audit log
+// has them, and a storage that it has lost is looked at as a whole.
 package registryimport
 
 import (

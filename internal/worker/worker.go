@@ -4,6 +4,14 @@
 // minute; the length of each sleep varies at random. If a batch fails or panics, the loop logs
 // the error, waits for a while and continues. When the context of Run ends, a sleep ends, a
 // running batch is cancelled, and Run returns when that batch has ended.
+//
+// A loop gets its work from a function. There is no common queue: each queue of the registry has
+// its own statements, in the package of its work. A review of garbage collection runs inside the
+// transaction that claims its queue row, so the review queues need no leases. The other queues are
+// for work outside the transaction that claims it, and each has another kind of lease: a pending
+// deletion gets a new due time, a prune task a lease that is renewed with the run's position, and a
+// notice an id and a number of attempts. The queues have only the clause FOR UPDATE SKIP LOCKED in
+// common, and a common queue would have to splice the names of tables and keys into its statements.
 package worker
 
 import (

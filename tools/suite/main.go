@@ -10,6 +10,10 @@
 // each step took, the slowest tests, and last of all what failed: each test with its message
 // and the command that runs it alone. It exits with 1 if anything failed, and with 130 if it
 // was interrupted; then it says what it was running.
+//
+// "make test" tests without the race detector what starts no goroutines. With it, tests take
+// longer, and every package is compiled once more. tools/race lists the packages that are tested
+// with it; "make test-all" tests all of them with it.
 package main
 
 import (

@@ -25,6 +25,10 @@
 //   - Only successful checks are cached. A wrong password is checked, and counted by the
 //     caller's limit on failures, each time. The hash is a part of the cache's key, so a
 //     password that was changed isn't valid any longer, even in another process's cache.
+//
+// Processes of low priority compute the hashes ("purser hash-passwords", started by serve). In the
+// registry's own process, hashes of 19 MiB and 25 ms would raise the p99 of pulls beside a hundred
+// log-ins a second from 2 ms to 20 ms, also by the garbage that they leave.
 package password
 
 import (

@@ -95,6 +95,9 @@
 // 10 s at the latest; the metric purser_worker_batches_total counts them. When the database
 // answers again, each replica adds at most a burst of what it has admitted meanwhile. After a crash
 // of PostgreSQL the table is empty, and the levels begin anew.
+//
+// The tables loginfailures and requestrates are unlogged, so that they cost no write-ahead log.
+// After a crash of PostgreSQL the counts of failed log-ins begin again too.
 package throttle
 
 import (

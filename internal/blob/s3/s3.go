@@ -19,6 +19,9 @@
 //
 // The bucket should not be versioned: a versioned bucket keeps the bytes of deleted
 // objects.
+//
+// A request to the service has a limit for its progress, not for its time, which depends on its
+// size (patience.go). A request that was given up isn't repeated: a client waits for it.
 package s3
 
 import (

@@ -9,6 +9,38 @@
 //   - The bytes of a blob pass through small buffers, and are hashed once on the way.
 //   - The answer to a request acknowledges only bytes of an upload that are saved. When a newer
 //     request has taken over the upload, an older one can't save anything any more.
+//
+// # A push
+//
+// POST gives the client an upload whose row was inserted before the request: up to sixteen such
+// rows are inserted in one commit, so the request itself needs none, only a look at the repository
+// (uploads). The row names no repository until the first bytes are saved. The upload's URL is valid
+// in one repository only nevertheless, since it is encrypted for this repository (uploadNames). An
+// upload may begin before there is a repository; then it belongs to the one that is made, until
+// that is deleted.
+//
+// The bytes of an upload of up to 64 KiB stay in its row until the upload is complete. Those of a
+// larger one go to the store as they arrive. When the request ends, or the client hangs up, the
+// state of the store's writer, the state of the hash and the size are saved in the row, so that any
+// replica can continue the upload. The process keeps a copy of the row in memory, which the first
+// statement of the next request compares with the database (session).
+//
+// A request that writes to the store, or continues stored bytes, first claims the upload's row.
+// After that, an older request that was stalled can't save anything any more. Names of objects and
+// parts contain a number that a request takes from the row, each number only once. A small upload
+// needs no claim (session.open).
+//
+// The last PUT of an upload checks the digest and makes the object durable. Then one statement
+// deletes the upload's row and inserts the rows of the blob and of its link to the repository. A
+// manifest is one round trip with several statements (catalog/put_manifest.sql). So the push of an
+// image with three small layers and a configuration costs nine commits (four uploads saved, four
+// uploads committed, one manifest), and two syncs of the disk for each blob.
+//
+// # A pull
+//
+// A manifest or the row of a blob is read from the cache, or by one query. Then a blob's file is
+// sent to the socket with sendfile. If blobs are in S3, the answer of S3 to a ranged GET is
+// forwarded, or the client is redirected to S3.
 package distribution
 
 import (

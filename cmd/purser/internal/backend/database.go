@@ -1,6 +1,19 @@
 // Package backend opens what a server and the operators' commands work on, according to the
 // configuration: the database and its pools, the built-in PostgreSQL, the blob store, the
 // garbage collector and the loose foreign keys.
+//
+// # Decisions
+//
+// What is checked is what is served. CheckSettings looks at what package config doesn't validate,
+// and connects to nothing: it makes the same clients and reads the same files as the server. The
+// commands serve, "config check" and doctor call it, so none of them knows a problem that another
+// one doesn't.
+//
+// A server writes its settings into the database (ServerRecord), and commands that delete or repair
+// compare those that decide what is deleted. The file alone isn't enough, since services have
+// variables of their own. With no server running, the record of the last one counts, because a
+// registry that is stopped for maintenance is where such commands are typed. "store adopt" is
+// compared only with servers that run: it exists to change where the store is.
 package backend
 
 import (

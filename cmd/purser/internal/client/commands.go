@@ -5,6 +5,11 @@
 //
 // Commands take passwords from the terminal or from standard input, and print a new secret once
 // to standard output. So no secret is in the list of processes, and none is in an error.
+//
+// The commands have their own types for lists (repositories, tags, manifests, entries of the audit
+// log). "-o json" prints these types, which have fewer members than the API's answers, since
+// scripts rely on them. If the API and a command both show a whole answer, such as the state of
+// garbage collection, its type is in package internal/api.
 package client
 
 import (

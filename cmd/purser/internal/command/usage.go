@@ -6,6 +6,10 @@
 // is in the list of processes. The file of log-ins can be read only by its owner. A token is sent
 // only to the registry for which it was stored, or which the command names, and never
 // unencrypted to another machine unless the user allows that. No error has the text of a token.
+//
+// The configuration of a machine is one file at one place, /etc/purser/config.yaml (MachineConfig),
+// which commands read as the service does. A file in the working directory isn't looked for:
+// whoever types a command there needn't have written the file.
 package command
 
 import (

@@ -1,6 +1,18 @@
 // Package serve implements the command serve, which runs the registry. serve.go starts and
 // stops the server, and assemble.go makes it from its parts. Each other file makes one part, such
 // as the listeners, the database pools or the pull statistics.
+//
+// # Decisions
+//
+// The listener of the registry is served from the first moment of a start (entrance). Requests wait
+// for quick starts, as clients of a socket that systemd keeps do, and are refused as soon as
+// something is known to be away.
+//
+// Metrics run the checks of /readyz when they are read. A database that is away while no client
+// asks fails no request, so counters of failures say nothing.
+//
+// All packages register metrics where they are made, by promauto. It panics if a metric is
+// registered twice, which only a mistake in the program can cause.
 package serve
 
 import (
