@@ -46,7 +46,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 		}
 		target := autoprune.Target{Namespace: "bench"}
 		for _, tagsOnly := range []bool{true, false} {
-			clock, what := time.Now(), "with the bytes"
+			took, what := b.measure(), "with the bytes"
 			if tagsOnly {
 				what = "without the bytes"
 			}
@@ -54,23 +54,35 @@ func (b *bench) forecasting(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(b.out, "%s: preview of %d tags, %d deleted, %s, in %s\n", policy, preview.Tags, preview.Deleted, what, time.Since(clock).Round(time.Millisecond))
+			fmt.Fprintf(b.out, "%s: preview of %d tags, %d deleted, %s, in %s\n", policy, preview.Tags, preview.Deleted, what, took())
 		}
 		runtime.GC()
 		heap := meter.WatchHeap()
-		clock := time.Now()
+		took := b.measure()
 		f, err := p.Forecast(ctx, target, autoprune.ForecastOptions{Policy: &policy, Settings: strings.Split(c.settings, ",")})
 		if err != nil {
 			return err
 		}
-		took := time.Since(clock)
+		used := took()
 		if !f.Complete || len(f.Days) != 90 {
 			return fmt.Errorf("the forecast isn't complete: %+v", f)
 		}
 		fmt.Fprintf(b.out, "%s: forecast of %d days and %d settings, %d tags now, %d deleted, in %s, peak heap %d MiB\n",
-			policy, len(f.Days), len(f.Settings), f.Tags, f.Deleted, took.Round(time.Millisecond), (heap()-b.held)>>20)
+			policy, len(f.Days), len(f.Settings), f.Tags, f.Deleted, used, (heap()-b.held)>>20)
 	}
 	return nil
+}
+
+// measure begins to measure what a preview or a forecast takes. `took` returns the time since then and the
+// CPU time: on a machine that others use too, only the latter can be compared.
+func (b *bench) measure() (took func() string) {
+	all := meter.New(proc, []int{os.Getpid(), b.postmaster})
+	clock, before := time.Now(), all.Now(false)
+	return func() string {
+		wall, after := time.Since(clock), all.Now(false)
+		return fmt.Sprintf("%s (CPU time: %s of this process, %s of PostgreSQL)", wall.Round(time.Millisecond),
+			(after.Server - before.Server).Round(time.Millisecond), (after.Database - before.Database).Round(time.Millisecond))
+	}
 }
 
 // fillPast spreads the pushes of the tags over 120 days. The audit log gets the push of each
