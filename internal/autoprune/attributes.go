@@ -77,7 +77,7 @@ func (j *attributeJudge) asks(t *Tag) bool {
 		return false
 	}
 	for i := range (j.reading | j.platforms).All() {
-		if j.saved[i].Policy.considersManifest(t) {
+		if j.saved[i].Policy.considersManifest(i, t) {
 			return true
 		}
 	}

@@ -83,7 +83,8 @@ type pastTag struct {
 	exists bool // now, in its last state
 	// immutable says that nobody may delete the tag, in whichever state: as now, so on all days.
 	immutable bool
-	named     bool // its name refers to an image
+	named     bool      // its name refers to an image
+	names     PolicySet // the policies whose patterns select its name
 	// state is the index of the state on the day that is judged, -1 before the first; gone says
 	// that the policies deleted the tag in this state, on the day goneDay.
 	state   int32
@@ -123,6 +124,9 @@ func (h *history) read(ctx context.Context) error {
 		return err
 	}
 	if err := h.readBefore(ctx, rows, events); err != nil {
+		return err
+	}
+	if err := h.matchNames(ctx); err != nil {
 		return err
 	}
 	if err := h.resolve(ctx); err != nil {

@@ -97,6 +97,28 @@ func (h *history) namedImages(ctx context.Context) error {
 	return nil
 }
 
+// matchNames matches the names of tags with the patterns of policies and of protection rules, since a
+// name is the same on all days. The policies of the settings have the pattern of the policy.
+func (h *history) matchNames(ctx context.Context) error {
+	protection := Verdict{protection: h.rules.Protection}
+	for i := range h.tags {
+		if i%1024 == 0 {
+			if err := h.f.alive(ctx); err != nil {
+				return err
+			}
+		}
+		t := &h.tags[i]
+		for place := range h.rules.Policies {
+			if h.rules.Policies[place].Policy.Considers(t.name) {
+				t.names = t.names.with(place)
+			}
+		}
+		t.immutable = t.immutable || protection.protectionOf(t.name) != nil
+	}
+	h.rules.Protection = nil
+	return nil
+}
+
 // existing returns the ids of the manifests of all states that still exist, in ascending order.
 func (h *history) existing() []int64 {
 	var ids []int64
@@ -225,7 +247,7 @@ func (h *history) asksUse(t *pastTag, s *pastState) bool {
 // tag returns a tag in a state as policies see it at a time.
 func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
 	m := &h.manifests[s.place]
-	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable}
+	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable, names: p.names, named: true}
 	if p.named {
 		prefix, _ := AttachedTo(p.name)
 		image, known := h.images[prefix]

@@ -348,7 +348,9 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 				d, reason = v.tellWould(target, &t, would, d, reason, rules.Policies)
 			}
 			v.tell(target, &t, d, reason, rules.Policies)
-			u.tag(t.Manifest, d.Delete)
+			if !v.o.HideBytes {
+				u.tag(t.Manifest, d.Delete)
+			}
 			if per.Tags++; d.Delete {
 				per.Deleted++
 			}
@@ -361,6 +363,9 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		}
 		if len(v.out.Per) < maxPreviewed {
 			v.out.Per = append(v.out.Per, per)
+		}
+		if v.o.HideBytes {
+			return nil
 		}
 		manifests, err := u.manifests(ctx)
 		v.targets, v.manifests = append(v.targets, target), append(v.manifests, manifests)

@@ -113,18 +113,21 @@ func (p *Policy) readsManifests() bool {
 // policy's index in Rules.Policies. considers doesn't check whether the tag is attached to an
 // image.
 func (p *Policy) considers(place int, t *Tag) bool {
-	return (!p.readsAttributes() || t.Matched.Has(place)) && p.considersManifest(t)
+	return (!p.readsAttributes() || t.Matched.Has(place)) && p.considersManifest(place, t)
 }
 
 // doubts returns whether the policy's pattern and selectors might select the tag, but not all
 // that they look at is known.
 func (p *Policy) doubts(place int, t *Tag) bool {
-	return p.readsAttributes() && !t.Matched.Has(place) && !t.Unmatched.Has(place) && p.considersManifest(t)
+	return p.readsAttributes() && !t.Matched.Has(place) && !t.Unmatched.Has(place) && p.considersManifest(place, t)
 }
 
 // considersManifest returns whether the policy's pattern, and those of its selectors that
 // don't look at attributes, select the tag.
-func (p *Policy) considersManifest(t *Tag) bool {
+func (p *Policy) considersManifest(place int, t *Tag) bool {
+	if t.named {
+		return t.names.Has(place) && p.selectsManifest(t)
+	}
 	return p.Considers(t.Name) && p.selectsManifest(t)
 }
 

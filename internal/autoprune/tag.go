@@ -58,6 +58,10 @@ type Tag struct {
 	// Exempt has the policies that must not select the tag, because an undo has restored
 	// the tag and they haven't been saved since.
 	Exempt PolicySet
+	// names has the policies whose patterns select the name, if named is set. A forecast judges a
+	// tag for each day, and so matches its name only once.
+	names PolicySet
+	named bool
 }
 
 // countUnknown makes a tag whose last use can't be found out count as used at the time `now`, by

@@ -127,6 +127,9 @@ func (r *tagReader) page(ctx context.Context, last string, size int) ([]candidat
 	}
 	page := r.memory[:0]
 	err := r.s.Tags(ctx, last, size, func(t tagRow) {
+		if len(page) == cap(page) { // append would grow a long page by a quarter only, and copy it often
+			page = slices.Grow(page, max(64, len(page)))
+		}
 		page = append(page, candidate{tagRow: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject, Immutable: t.Immutable}})
 	})
 	if r.memory = page; err != nil {
