@@ -100,6 +100,13 @@ func SetMaxForecast(states, manifests int) (restore func()) {
 	return func() { maxForecastStates, maxForecastManifests = oldStates, oldManifests }
 }
 
+// SetMaxForecastBlobs changes how many blobs a forecast may have in memory.
+func SetMaxForecastBlobs(n int) (restore func()) {
+	old := maxForecastBlobs
+	maxForecastBlobs = n
+	return func() { maxForecastBlobs = old }
+}
+
 // ParseConfiguration parses the configuration of an image, and returns why it can't; "" if it can.
 func ParseConfiguration(content []byte) string {
 	var c configuration

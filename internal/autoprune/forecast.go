@@ -135,6 +135,7 @@ type forecasting struct {
 	out      *Forecast
 	begun    time.Time // of the audit log; zero: it is empty
 	stored   storedManifests
+	blobs    storedBlobs
 	told     map[string]bool   // policies that are in out
 	notices  map[string]string // by policy
 	unknown  forecastUnknown
@@ -320,6 +321,7 @@ func (f *forecasting) add(h *history) {
 	f.unknown.manifests += h.unknown.manifests
 	f.unknown.images += h.unknown.images
 	f.stored.add(h)
+	f.blobs.add(h)
 	for _, a := range h.rules.Policies {
 		if f.told[a.ID] {
 			continue

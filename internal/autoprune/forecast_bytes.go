@@ -129,7 +129,8 @@ func (f *forecasting) addBytes(ctx context.Context) error {
 // sizes calls `each` with the size of all blobs of a level. Section "Plans" of package db says
 // why the query has OFFSET 0.
 func (f *forecasting) sizes(ctx context.Context, each func(level storedLevel, size int64)) error {
-	if len(f.stored.manifests) == 0 {
+	if !f.blobs.unknown {
+		f.blobs.sizes(each)
 		return nil
 	}
 	return pgx.BeginTxFunc(ctx, f.p.db.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {

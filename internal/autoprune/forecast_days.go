@@ -24,7 +24,10 @@ func (h *history) forecast(ctx context.Context) error {
 	if err := h.sweep(ctx); err != nil {
 		return err
 	}
-	return h.spread(ctx)
+	if err := h.spread(ctx); err != nil {
+		return err
+	}
+	return h.weighStored()
 }
 
 // day lets a run take place on a day: it finds the tags that exist then, and deletes those that

@@ -45,6 +45,7 @@ type history struct {
 	stay    []int64 // by setting
 	current int64   // number of tags that exist now
 	levels  map[int64]storedLevel
+	blobs   map[string]storedBlob // that these manifests need; nil: see weighStored
 	notices []Notice
 	unknown forecastUnknown
 	told    []toldTag // for ForecastOptions.deleted

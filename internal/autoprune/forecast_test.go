@@ -286,3 +286,56 @@ func TestForecastRespectsHoldsAndProtection(t *testing.T) {
 		t.Errorf("the forecast deletes %q", deleted)
 	}
 }
+
+// TestForecastOfBytesInTwoRepositories compares the bytes of a forecast by max_bytes, which the forecast adds
+// up itself, and which the database adds up if there are too many blobs, with plain sums. The
+// repositories share blobs.
+func TestForecastOfBytesInTwoRepositories(t *testing.T) {
+	p := newPlay(t, 12)
+	paths := []string{"off/r", "off/s"}
+	p.ids[p.repository("off/s").ID] = "off/s"
+	for i := range 40 {
+		path, tag := paths[i%2], fmt.Sprint("v", i)
+		p.push(path, tag, fmt.Sprint("m", p.rand.IntN(30)))
+		p.exec("UPDATE tags SET created_at = created_at - $1::interval WHERE name = $2", time.Duration(40-i)*day-time.Hour, tag)
+		p.exec("UPDATE auditlog SET time = time - $1::interval WHERE tag = $2", time.Duration(40-i)*day-time.Hour, tag)
+	}
+	p.since = time.Now().Add(-time.Hour * 24 * 365)
+	lists := [][]listed{p.listed(paths[0]), p.listed(paths[1])}
+	// left returns the tags that fit into a size in each repository; an index itself has some bytes, too.
+	left := func(limit int64) (all []listed) {
+		for i, list := range lists {
+			n := 0
+			for n < len(list) && stored(list[:n+1])+p.payloads(paths[i], list[:n+1]) <= limit {
+				n++
+			}
+			all = append(all, list[:n]...)
+		}
+		return all
+	}
+	const limit = 3000
+	policy, err := autoprune.ParsePolicy([]byte(`{"method": "max_bytes", "maxBytes": "3000"}`))
+	p.must(err)
+	for _, inMemory := range []int{1_000_000, 0} {
+		restore := autoprune.SetMaxForecastBlobs(inMemory)
+		_, f := p.forecast("off", autoprune.ForecastOptions{Policy: &policy, Days: 20, Settings: []string{"2kB", "1GB"}})
+		restore()
+		all := slices.Concat(lists...)
+		if *f.Bytes != stored(all) || *f.Freed != stored(all)-stored(left(limit)) || *f.Freed == 0 {
+			t.Errorf("%d bytes, %d free, and not %d, %d", *f.Bytes, *f.Freed, stored(all), stored(all)-stored(left(limit)))
+		}
+		if s := f.Settings; *s[0].Bytes != stored(left(2000)) || *s[1].Bytes != stored(all) {
+			t.Errorf("%d and %d bytes at the settings, and not %d, %d", *s[0].Bytes, *s[1].Bytes, stored(left(2000)), stored(all))
+		}
+	}
+}
+
+// payloads adds up the manifests of tags, each once.
+func (p *play) payloads(path string, list []listed) int64 {
+	names := make([]string, len(list))
+	for i := range list {
+		names[i] = list[i].name
+	}
+	return value[int64](p.registry, `SELECT COALESCE(sum(octet_length(payload)), 0) FROM manifests m WHERE id IN (
+		SELECT t.manifest_id FROM tags t JOIN repositories r ON r.id = t.repository_id WHERE r.path = $1 AND t.name = ANY ($2))`, path, names)
+}
