@@ -12,6 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
+// within is how long a preview or a forecast may take, also on a busy machine.
+const within = 10 * time.Minute
+
 // forecasting measures previews and forecasts of one large namespace.
 func (b *bench) forecasting(ctx context.Context) error {
 	start := time.Now()
@@ -50,7 +53,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 			if tagsOnly {
 				what = "without the bytes"
 			}
-			preview, err := p.Preview(ctx, target, autoprune.PreviewOptions{Policy: &policy, HideBytes: tagsOnly})
+			preview, err := p.Preview(ctx, target, autoprune.PreviewOptions{Policy: &policy, HideBytes: tagsOnly, Within: within})
 			if err != nil {
 				return err
 			}
@@ -59,7 +62,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 		runtime.GC()
 		heap := meter.WatchHeap()
 		took := b.measure()
-		f, err := p.Forecast(ctx, target, autoprune.ForecastOptions{Policy: &policy, Settings: strings.Split(c.settings, ",")})
+		f, err := p.Forecast(ctx, target, autoprune.ForecastOptions{Policy: &policy, Settings: strings.Split(c.settings, ","), Within: within})
 		if err != nil {
 			return err
 		}
