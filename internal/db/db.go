@@ -103,7 +103,6 @@ const (
 	CodeNoPrivilege          = "42501"
 
 	codeUndefinedFunction = "42883"
-	codeUndefinedSchema   = "3F000"
 	codeReadOnly          = "25006" // the server is a standby or a demoted primary, or transactions are read-only
 )
 
@@ -345,18 +344,6 @@ func Code(err error) string {
 		return e.Code
 	}
 	return ""
-}
-
-// Denied says whether err means that the role of the sessions lacks a right that Purser needs, as after a
-// REVOKE, or after an ALTER ROLE that makes its sessions another role's. To a role that may not look into
-// the schema any more, PostgreSQL says that a table or function doesn't exist. The same request may succeed
-// once an operator has given the right back; [DB.Rights] says which right that is.
-func Denied(err error) bool {
-	switch Code(err) {
-	case CodeNoPrivilege, CodeUndefinedTable, codeUndefinedFunction, codeUndefinedSchema:
-		return true
-	}
-	return false
 }
 
 // Unavailable says whether err means that the database can't be used now (it is

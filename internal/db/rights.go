@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
@@ -196,20 +198,65 @@ func needs(list map[string][]string, l Lack) bool {
 // madeObject matches the statement that makes a table or a view in a migration or in routines/.
 var madeObject = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(?:UNLOGGED )?(?:TABLE|VIEW) (?:IF NOT EXISTS )?(\w+) `)
 
+// madeFunction matches the statement that makes a function in a migration or in routines/.
+var madeFunction = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?FUNCTION (\w+) `)
+
 // ownObjects and statsObjects return the names of the tables and views that Purser makes.
 var (
-	ownObjects   = sync.OnceValue(func() []string { return append(madeIn(migrations, "migrations"), madeIn(routines, "routines")...) })
-	statsObjects = sync.OnceValue(func() []string { return madeIn(statsMigrations, "stats") })
+	ownObjects = sync.OnceValue(func() []string {
+		return append(madeIn(madeObject, migrations, "migrations"), madeIn(madeObject, routines, "routines")...)
+	})
+	statsObjects = sync.OnceValue(func() []string { return madeIn(madeObject, statsMigrations, "stats") })
 )
 
-// madeIn returns the names of the tables and views that the files of a directory make.
-func madeIn(files fs.FS, dir string) (names []string) {
+// madeIn returns the names of the objects that the files of a directory make by statements that `made` matches.
+func madeIn(made *regexp.Regexp, files fs.FS, dir string) (names []string) {
 	paths, _ := fs.Glob(files, dir+"/*.sql") //nolint:errcheck // the pattern is right
 	for _, path := range paths {
 		text, _ := fs.ReadFile(files, path) //nolint:errcheck // the file is in the program
-		for _, m := range madeObject.FindAllSubmatch(text, -1) {
+		for _, m := range made.FindAllSubmatch(text, -1) {
 			names = append(names, string(m[1]))
 		}
 	}
 	return names
+}
+
+// knownNames has the names of all tables, views and functions that Purser makes, and of the tables of loose
+// foreign keys and of migrations.
+var knownNames = sync.OnceValue(func() map[string]bool {
+	known := map[string]bool{"goose_db_version": true, "goose_stats_version": true, "detached_partitions": true}
+	for _, name := range slices.Concat(ownObjects(), statsObjects(), madeIn(madeFunction, migrations, "migrations"), madeIn(madeFunction, routines, "routines")) {
+		known[name] = true
+	}
+	return known
+})
+
+// word matches a word of an error of PostgreSQL that may be a name.
+var word = regexp.MustCompile(`\w+`)
+
+// namesKnown says whether a text names an object that a database of the registry has.
+func namesKnown(text string) bool {
+	return slices.ContainsFunc(word.FindAllString(text, -1), func(w string) bool {
+		return knownNames()[w] || strings.HasPrefix(w, "loose_foreign_keys")
+	})
+}
+
+// Denied says whether err means that the role of the sessions lacks a right that Purser needs, as after a
+// REVOKE, or after an ALTER ROLE that makes its sessions another role's. The same request may succeed once an
+// operator has given the right back; [DB.Rights] says which right that is.
+//
+// To a role that may not look into the schema any more, PostgreSQL says that a table or function doesn't exist.
+// That counts only for names that a migrated database has: else a wrong statement would pass for a lost right.
+// PostgreSQL says it in the server's language, so the name is looked for in the whole message.
+func Denied(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok:
+		return false
+	case e.Code == CodeUndefinedTable:
+		return namesKnown(e.Message) && e.Routine != "errorMissingRTE" // a table that FROM lacks
+	case e.Code == codeUndefinedFunction:
+		return namesKnown(e.Message)
+	}
+	return e.Code == CodeNoPrivilege
 }

@@ -187,19 +187,33 @@ func TestRightsOfEverything(t *testing.T) {
 	}
 }
 
-// TestDenied: errors by which PostgreSQL says that a role lacks a right are told as such.
+// TestDenied: errors by which PostgreSQL says that a role lacks a right are told as such, also those to a role
+// that may not look into the schema. Errors in a statement are not.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	dsn, admin := ownedDatabase(t, "rights_denied")
 	do(t, admin, "REVOKE ALL ON tags FROM rights_denied; REVOKE ALL ON FUNCTION purser_decayed FROM rights_denied")
 	d := dbtest.Open(t, dsn)
-	for sql, want := range map[string]bool{
-		"SELECT FROM tags": true, "SELECT purser_decayed(0, now(), 1, now())": true, "SELECT FROM hidden_table": true, "SELECT hidden.f()": true,
-		"SELECT 1/0": false, "SELECT": false,
-	} {
+	check := func(schema, sql string, want bool) {
+		t.Helper()
 		_, err := d.Pool.Exec(t.Context(), sql)
 		if got := db.Denied(fmt.Errorf("doing something: %w", err)); got != want {
-			t.Errorf("%s: %v is told as denied: %v", sql, err, got)
+			t.Errorf("with %s schema, %s: %v is told as denied: %v", schema, sql, err, got)
 		}
+	}
+	for sql, want := range map[string]bool{
+		"SELECT FROM tags": true, "SELECT purser_decayed(0, now(), 1, now())": true,
+		"SELECT FROM hidden_table": false, "SELECT FROM hidden.tagz": false, "SELECT hidden.f()": false, "SELECT purser_decay()": false,
+		"SELECT manifests.id FROM blobs": false, "SELECT FROM manifests m WHERE manifests.id = 1": false, "SELECT FROM manifests WHERE id = 'now'::name": false,
+		"SELECT 1/0": false, "SELECT": false,
+	} {
+		check("an open", sql, want)
+	}
+	do(t, admin, "REVOKE ALL ON SCHEMA public FROM PUBLIC, rights_denied; ALTER DATABASE "+pgx.Identifier{admin.Config().Database}.Sanitize()+" OWNER TO CURRENT_USER")
+	for sql, want := range map[string]bool{
+		"SELECT FROM tags": true, "SELECT FROM public.tags": true, "SELECT FROM live_repositories": true, "SELECT purser_decayed(0, now(), 1, now())": true,
+		"DELETE FROM loose_foreign_keys_deleted_records": true, "SELECT FROM goose_db_version": true, "SELECT FROM hidden_table": false,
+	} {
+		check("a closed", sql, want)
 	}
 }
