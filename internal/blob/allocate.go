@@ -7,6 +7,7 @@ import (
 	"io"
 	mathrand "math/rand/v2"
 	"os"
+	"syscall"
 
 	"github.com/purser-registry/purser/internal/fileowner"
 )
@@ -20,7 +21,7 @@ func Allocate(path string, n int64) error { return allocate(path, n, preallocate
 // is complete, so that one of an interrupted call isn't taken for it.
 func allocate(path string, n int64, preallocate func(*os.File, int64) error) error {
 	part := path + ".new"
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

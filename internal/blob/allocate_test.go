@@ -8,6 +8,39 @@ import (
 	"testing"
 )
 
+// TestAllocateForTheService: the file that root makes in a directory of the service's user is that user's, who has to
+// remove it when the disk is full.
+func TestAllocateForTheService(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const uid, gid = 4321, 8765
+	dir := t.TempDir()
+	if err := os.Chown(dir, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "reserve")
+	if err := Allocate(path, 1000); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := info.Sys().(*syscall.Stat_t); s.Uid != uid || s.Gid != gid {
+		t.Errorf("the file belongs to %d:%d", s.Uid, s.Gid)
+	}
+	victim, other := filepath.Join(t.TempDir(), "victim"), filepath.Join(dir, "other")
+	if err := errors.Join(os.WriteFile(victim, []byte("content"), 0o600), os.Symlink(victim, other+".new")); err != nil {
+		t.Fatal(err)
+	}
+	err = Allocate(other, 1000)
+	if info, statErr := os.Stat(victim); !errors.Is(err, syscall.ELOOP) || statErr != nil || info.Size() != 7 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("a link in place of the file: %v, %v, %+v", err, statErr, info)
+	}
+}
+
 // TestAllocate: the file takes room on each file system, and there is none if there is no room.
 func TestAllocate(t *testing.T) {
 	t.Parallel()
