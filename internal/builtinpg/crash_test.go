@@ -290,6 +290,46 @@ func TestOwnerOfTheDirectoryRunsIt(t *testing.T) {
 	}
 }
 
+// Directories and files that root makes besides the cluster are the service's too: missing directories above the data
+// directory, and the cache of programs with its lock, which the service takes when it fetches other ones.
+func TestOwnerOfWhatRootPrepares(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const uid = 54321
+	place := newDir(t)
+	must(t, os.Mkdir(place, 0o755))
+	must(t, os.Chown(place, uid, uid))
+	_, err := prepareDataDir(filepath.Join(place, "data", "postgres"))
+	must(t, err)
+	cache := filepath.Join(place, "cache", "purser")
+	must(t, makeReadableDir(cache))
+	unlock, err := lockCache(t.Context(), cache)
+	must(t, err)
+	unlock()
+	for _, path := range []string{"data", "data/postgres", "cache", "cache/purser", filepath.Join("cache/purser", lockName)} {
+		fi, err := os.Stat(filepath.Join(place, path))
+		must(t, err)
+		if owner := fi.Sys().(*syscall.Stat_t).Uid; owner != uid {
+			t.Errorf("%s belongs to %d, want %d", path, owner, uid)
+		}
+	}
+	victim, other := filepath.Join(t.TempDir(), "victim"), filepath.Join(place, "other")
+	must(t, os.WriteFile(victim, nil, 0o600))
+	must(t, os.Mkdir(other, 0o755))
+	must(t, os.Chown(other, uid, uid))
+	must(t, os.Symlink(victim, filepath.Join(other, lockName)))
+	if _, err := lockCache(t.Context(), other); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a link in place of the lock: %v", err)
+	}
+	fi, err := os.Stat(victim)
+	must(t, err)
+	if owner := fi.Sys().(*syscall.Stat_t).Uid; owner != 0 {
+		t.Errorf("%s was given to %d by a link", victim, owner)
+	}
+}
+
 func TestWatchdogStopsWhatItWatches(t *testing.T) {
 	t.Parallel()
 	start := func() *exec.Cmd {

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/purser-registry/purser/internal/fileowner"
 )
 
 const (
@@ -134,7 +136,7 @@ func makeReadableDir(dir string) error {
 	if err := makeReadableDir(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	err = os.Mkdir(dir, 0o755)
+	err = fileowner.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrExist) { // another process was faster
 		return nil
 	}
@@ -149,8 +151,12 @@ func makeReadableDir(dir string) error {
 
 // lockCache waits for the lock on the cache.
 func lockCache(ctx context.Context, cache string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(cache, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(cache, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
+		return nil, fmt.Errorf("locking the cache of programs: %w", err)
+	}
+	if err := fileowner.Inherit(f); err != nil {
+		f.Close()
 		return nil, fmt.Errorf("locking the cache of programs: %w", err)
 	}
 	tick := time.NewTicker(lockPollEvery)

@@ -110,7 +110,7 @@ func prepareDataDir(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("resolving the data directory %s: %w", dir, err)
 	}
-	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
+	if err := fileowner.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
 		return "", fmt.Errorf("making the parent of the data directory: %w", err)
 	}
 	mode := os.FileMode(0o700)

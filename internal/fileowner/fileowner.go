@@ -41,6 +41,21 @@ func Inherit(f *os.File) error {
 	return nil
 }
 
+// MkdirAll creates a directory and its missing parents as os.MkdirAll does, and gives each to the owner of its
+// parent, as Inherit does.
+func MkdirAll(path string, mode fs.FileMode) error {
+	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := MkdirAll(filepath.Dir(path), mode); err != nil {
+		return err
+	}
+	if err := Mkdir(path, mode); !errors.Is(err, fs.ErrExist) { // another process may be faster
+		return err
+	}
+	return nil
+}
+
 // Mkdir creates a directory as os.Mkdir does, and gives it to the owner of its parent, as Inherit does.
 func Mkdir(path string, mode fs.FileMode) error {
 	if err := os.Mkdir(path, mode); err != nil || os.Geteuid() != 0 {

@@ -44,7 +44,13 @@ func TestInherit(t *testing.T) {
 	if err := fileowner.Inherit(f); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{dir, file} {
+	deep := filepath.Join(place, "deep", "deeper", "deepest")
+	for range 2 { // the second time it is there
+		if err := fileowner.MkdirAll(deep, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{dir, file, deep, filepath.Dir(deep), filepath.Dir(filepath.Dir(deep))} {
 		if u, g := owner(t, path); u != uid || g != gid {
 			t.Errorf("%s belongs to %d:%d, want %d:%d", path, u, g, uid, gid)
 		}
