@@ -32,12 +32,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pgsession"
 	"github.com/purser-registry/purser/internal/server"
-	"github.com/purser-registry/purser/internal/worker"
 )
-
-// databasePatience limits how long a starting server waits for an unreachable database,
-// which may be starting at the same time.
-const databasePatience = time.Minute
 
 // connectionPatience limits how long a request waits for a connection to the database while all
 // database.max_conns are in use, as docs/configuration.md says.
@@ -196,37 +191,6 @@ func SchemaComplete(list []db.MigrationStatus) error {
 		}
 	}
 	return nil
-}
-
-// waitsKey is the key of what TellWaits adds to a context.
-type waitsKey struct{}
-
-// TellWaits returns a context with which Patiently and WaitForStore call `fn` each time that what they
-// wait for isn't available, and MigrateOptions when migrating begins to wait. `fn` gets what that is,
-// and why.
-func TellWaits(ctx context.Context, fn func(what string)) context.Context {
-	return context.WithValue(ctx, waitsKey{}, fn)
-}
-
-func tellWait(ctx context.Context, what string) {
-	if fn, ok := ctx.Value(waitsKey{}).(func(string)); ok {
-		fn(what)
-	}
-}
-
-// Patiently retries `fn` while the database can't be reached, for at most databasePatience.
-// It returns the last error of fn, with the name of the setting that may be wrong.
-func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
-	end := time.Now().Add(databasePatience)
-	for attempt := 1; ; attempt++ {
-		err := ExplainDatabase(cfg, fn())
-		if err == nil || ctx.Err() != nil || !db.Unavailable(err) || pgsession.Misconfigured(err) || time.Now().After(end) {
-			return err
-		}
-		log.WarnContext(ctx, "waiting for the database", "error", err)
-		tellWait(ctx, "the database, which isn't available: "+err.Error())
-		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
-	}
 }
 
 // lockTimeout limits how long garbage collection and auto-pruning wait for a lock. It is

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,31 +14,10 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/storeid"
-	"github.com/purser-registry/purser/internal/worker"
 )
 
 // storeTimeout limits the first request to the blob store, which tests it.
 const storeTimeout = 30 * time.Second
-
-// awayError says that the blob store doesn't answer, or answers that it can't work now.
-type awayError struct{ error }
-
-func (e *awayError) Unwrap() error { return e.error }
-
-// WaitForStore is OpenStore for a starting server: while S3 doesn't answer, it waits, as long as for
-// the database.
-func WaitForStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
-	end := time.Now().Add(databasePatience)
-	for attempt := 1; ; attempt++ {
-		store, err := OpenStore(ctx, cfg, metadata, log, measure)
-		if _, away := errors.AsType[*awayError](err); !away || ctx.Err() != nil || time.Now().After(end) {
-			return store, err
-		}
-		log.WarnContext(ctx, "waiting for the blob store", "error", err)
-		tellWait(ctx, "the blob store, which doesn't answer: "+err.Error())
-		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
-	}
-}
 
 // OpenStore opens the blob store for a process that writes to it. It returns an error
 // unless the database is bound to this store; at the first start of a registry it binds
