@@ -2,12 +2,9 @@ package catalog
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -50,63 +47,6 @@ type Upload struct {
 	Ticket    int64
 	StartedAt time.Time
 }
-
-// Home says which namespace and repository an upload belongs to, by the ids of their rows: those that
-// had the names in the upload's URL when the upload began, or when its state was last saved. 0: there
-// was none, so the upload belongs to one that is made later. When the namespace or the repository is
-// deleted, the upload ends: it doesn't pass to another one that gets the same name.
-//
-// Each statement that reads or changes an upload compares these ids with those that the names have
-// now. The comparison stands in each of them, since PostgreSQL starts an executor for each call of a
-// SQL function with subqueries.
-type Home struct{ Namespace, Repository int64 }
-
-// Home returns the namespace and repository that have the names in the path now.
-func (c *Catalog) Home(ctx context.Context, path string) (h Home, err error) {
-	err = c.db.Pool.QueryRow(ctx, `
-		SELECT COALESCE((SELECT id FROM live_namespaces WHERE name = split_part($1::text, '/', 1)), 0),
-			COALESCE((SELECT id FROM live_repositories WHERE path = $1::text), 0)`, path).Scan(&h.Namespace, &h.Repository)
-	if err != nil {
-		return h, fmt.Errorf("looking where uploads to %s belong: %w", path, err)
-	}
-	return h, nil
-}
-
-// KnownHome is like Home, but answers from the cache if that has the repository. Then `cached` is true,
-// and another process may have deleted the repository within the last second.
-func (c *Catalog) KnownHome(ctx context.Context, path string) (h Home, cached bool, err error) {
-	fresh := c.cache.fresh(ctx)
-	gen := c.cache.content(path)
-	if r, ok := get(c.cache, fresh, c.cache.repositories, pathKey(path), gen); ok {
-		return Home{r.namespace, r.id}, true, nil
-	}
-	if h, err = c.Home(ctx, path); err == nil && h.Repository != 0 {
-		keep(c.cache, c.cache.repositories, pathKey(path), repository{h.Namespace, h.Repository}, gen)
-	}
-	return h, false, err
-}
-
-// Earlier returns the homes of uploads whose URLs may be used now: h itself, and those without a
-// repository or namespace, since both may have been made after an upload began.
-func (h Home) Earlier() []Home {
-	list := []Home{h}
-	if h.Repository != 0 {
-		list = append(list, Home{Namespace: h.Namespace})
-	}
-	if h.Namespace != 0 {
-		list = append(list, Home{})
-	}
-	return list
-}
-
-// UploadID names an upload: the id of its row, and the home that its URL gives it.
-type UploadID struct {
-	ID   uuid.UUID
-	Home Home
-}
-
-// UploadID returns the upload's name.
-func (u Upload) UploadID() UploadID { return UploadID{u.ID, u.Home} }
 
 // NoTicket is the value of Upload.Ticket if no object number is reserved.
 const NoTicket = -1
@@ -380,145 +320,6 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	return saved, nil
 }
 
-// CommitUpload turns the upload into a blob of its repository, in one transaction. If the blob
-// is new, the transaction is one statement, which deletes the upload's row and inserts the
-// blob's row and its link to the repository. If the blob exists already, the upload's objects
-// are recorded for deletion, and the client is promised that the blob stays for the review
-// delay. But if the store has lost the existing blob's object, the upload's object replaces
-// it. `key` is the storage key of the upload's object; `leftovers` says that the upload may
-// have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's. No
-// repository is made for an upload that belonged to one which was deleted.
-func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
-	if err := c.AdmitBlob(ctx, u.Repository, u.ID, d, u.Size); err != nil {
-		return err
-	}
-	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
-	mayCreate := func(ctx context.Context) error {
-		h, err := c.Home(ctx, u.Repository)
-		if err == nil && !slices.Contains(h.Earlier(), u.Home) {
-			err = UploadMoved()
-		}
-		return err
-	}
-	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, checkBeforeCreate: mayCreate, run: func(ctx context.Context, r repository) error {
-		err := c.commitNew(ctx, r, u, d, key, leftovers)
-		if errors.Is(err, blobExists) {
-			if err = c.verifyKnown(ctx, u.Repository, d); err == nil {
-				err = c.commitKnown(ctx, r, u, d)
-			}
-		}
-		if errors.Is(err, blobLost) {
-			err = c.commitLost(ctx, r, u, d, key, leftovers)
-		}
-		return err
-	}})
-	if errors.Is(err, uploadLost) {
-		return UploadMoved()
-	}
-	return err
-}
-
-// commitNew commits an upload whose blob doesn't exist yet, and returns the refusal blobExists
-// if the blob exists. Its statement is a chain of CTEs, each of which reads the CTE before it,
-// so that they run in this order: lock the repository; lock the upload; insert the blob;
-// delete the upload's row if the blob was inserted. The insert waits for transactions that
-// insert or delete the same blob.
-func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
-	b := new(batch)
-	b.guard(nil, `
-		WITH alive AS MATERIALIZED (
-			SELECT FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-			WHERE n.id = @namespace AND r.id = @repository AND r.path = @path AND r.deleted_at IS NULL
-			FOR KEY SHARE
-		), held AS MATERIALIZED (
-			SELECT FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND EXISTS (SELECT FROM alive)
-				AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
-			FOR UPDATE
-		), b AS (
-			INSERT INTO blobs (digest, size, storage_key)
-			SELECT @digest, @size, @key FROM held
-			ON CONFLICT (digest) DO NOTHING
-			RETURNING digest
-		), l AS (
-			INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
-			SELECT @namespace, @repository, digest FROM b ON CONFLICT DO NOTHING
-		), gone AS (
-			DELETE FROM uploads WHERE id = @upload AND EXISTS (SELECT FROM b) RETURNING storage_key
-		), doomed AS (
-			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
-			SELECT storage_key, true, @key, now() + @late::interval FROM gone WHERE @leftovers
-		)
-		SELECT CASE
-			WHEN NOT EXISTS (SELECT FROM alive) THEN purser_refuse('the repository was deleted meanwhile')
-			WHEN NOT EXISTS (SELECT FROM held) THEN purser_refuse('another request has continued, finished or cancelled the upload')
-			WHEN NOT EXISTS (SELECT FROM b) THEN purser_refuse('the blob exists already') END`,
-		db.Args{"upload": u.ID, "attempt": u.Attempt, "digest": d.Bytes(), "size": u.Size, "key": key, "leftovers": leftovers,
-			"late": c.late(), "namespace": r.namespace, "repository": r.id, "path": u.Repository,
-			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
-	return b.send(ctx, c.db.Pool)
-}
-
-// commitKnown commits an upload whose blob exists: it promises that the blob stays for the
-// review delay, locks the blob's row, and links the blob to the repository. If another
-// transaction deletes the blob while commitKnown waits for the lock, commitKnown returns the
-// refusal blobGone, and [Catalog.write] runs the whole commit again.
-func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
-	b := new(batch)
-	b.lockRepository(r, u.Repository)
-	b.promiseBlob(d)
-	b.guard(nil, `
-		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the blob was deleted meanwhile')
-			WHEN count(lost_at) > 0 THEN purser_refuse('the store has lost the blob') END
-		FROM (SELECT lost_at FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`, d.Bytes())
-	b.guard(nil, `
-		WITH u AS (
-			DELETE FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND purser_accepted()
-				AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
-			RETURNING storage_key
-		), doomed AS (
-			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
-			SELECT storage_key, true, @size, now() + @late::interval FROM u)
-		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
-		db.Args{"upload": u.ID, "attempt": u.Attempt, "size": u.Size, "late": c.late(), "namespace": r.namespace, "repository": r.id,
-			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
-	b.linkBlob(r, d)
-	return b.send(ctx, c.db.Pool)
-}
-
-// commitLost commits an upload whose blob exists but has lost its object in the store. The
-// blob's row gets the upload's object, so every repository with a link to the blob has it
-// again. The old object is recorded for deletion. If two uploads of the same lost blob are committed at once, the second
-// commit finds that the blob has an object again, and CommitUpload runs again and calls
-// commitKnown. Right after it has locked the blob, commitLost deletes the upload's row, and
-// refuses the commit if the row has another attempt. So a request whose upload was taken over
-// by a newer request changes nothing else.
-func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
-	b := new(batch)
-	b.lockRepository(r, u.Repository)
-	b.promiseBlob(d)
-	b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the blob was deleted meanwhile') END
-		FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NOT NULL FOR NO KEY UPDATE) locked`, d.Bytes())
-	b.guard(nil, `
-		WITH u AS (
-			DELETE FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND purser_accepted()
-				AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
-			RETURNING storage_key
-		), doomed AS (
-			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
-			SELECT storage_key, true, @key, now() + @late::interval FROM u WHERE @leftovers)
-		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
-		db.Args{"upload": u.ID, "attempt": u.Attempt, "key": key, "late": c.late(), "leftovers": leftovers, "namespace": r.namespace, "repository": r.id,
-			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
-	b.exec(`
-		INSERT INTO gc_doomed_objects (storage_key, size)
-		SELECT storage_key, size FROM blobs WHERE digest = $1 AND purser_accepted()
-		ON CONFLICT DO NOTHING`, d.Bytes())
-	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1 AND purser_accepted()",
-		d.Bytes(), key, u.Size)
-	b.linkBlob(r, d)
-	return b.send(ctx, c.db.Pool)
-}
-
 // CancelUpload deletes the upload's row and records the upload's objects for deletion from the
 // store. Error: BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) CancelUpload(ctx context.Context, path string, name UploadID) error {
@@ -604,23 +405,4 @@ func uploadUnknown(path string) error {
 func UploadMoved() error {
 	return oci.Errorf(oci.BlobUploadInvalid, "this upload was continued, finished or cancelled by another request: ask for its state and go on from there").
 		WithStatus(416).WithCause(ErrUploadMoved)
-}
-
-// UploadSecret returns the secret of 32 bytes with which the upload ids in URLs are encrypted.
-// All processes on this database share it. The first call creates it.
-func (c *Catalog) UploadSecret(ctx context.Context) ([]byte, error) {
-	fresh := make([]byte, 32)
-	rand.Read(fresh) //nolint:errcheck // it never fails
-	b := new(pgx.Batch)
-	b.Queue("INSERT INTO settings (name, value) VALUES ('uploads_secret', $1) ON CONFLICT (name) DO NOTHING", hex.EncodeToString(fresh))
-	var text string
-	b.Queue("SELECT value FROM settings WHERE name = 'uploads_secret'").QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-	if err := c.db.Pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("reading the secret of uploads' URLs: %w", err)
-	}
-	secret, err := hex.DecodeString(text)
-	if err != nil || len(secret) != len(fresh) {
-		return nil, fmt.Errorf("the secret of uploads' URLs (settings, uploads_secret) is damaged: it is not %d bytes in hexadecimal; delete the row, and uploads in progress begin again", len(fresh))
-	}
-	return secret, nil
 }

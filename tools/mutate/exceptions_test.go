@@ -56,6 +56,7 @@ var exceptions = []exception{
 	{"internal/catalog/put_manifest.sql", "SELECT pg_advisory_xact_lock(1886745444, ", puts},
 	{"internal/catalog/put_manifest.sql", "AND manifest_id = loses.id\n\tFOR UPDATE) q;", "only orders locks, against deadlocks"},
 	{"internal/catalog/put_manifest.sql", "AND digest = @digest\n\tFOR KEY SHARE) locked;", puts},
+	{"internal/catalog/upload_commit.go", "", pushes},
 	{"internal/catalog/uploads.go", "", pushes},
 	{"internal/catalog/visibility.go", "", "of stars, which decide about nothing"},
 	// pruning

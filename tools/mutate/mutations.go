@@ -151,7 +151,7 @@ var mutations = []mutation{
 			RETURNING attempt, CASE`, `AND (true OR COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text)))
 			RETURNING attempt, CASE`,
 		"./internal/server/distribution", "TestRunningUploadOfDeletedRepository"},
-	{"uploads: what is committed belongs to the repository", uploadsGo,
+	{"uploads: what is committed belongs to the repository", "internal/catalog/upload_commit.go",
 		`AND COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository)
 			FOR UPDATE`, `AND (true OR COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository))
 			FOR UPDATE`,
