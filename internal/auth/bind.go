@@ -139,6 +139,10 @@ func renew(ctx context.Context, tx pgx.Tx, i identity.Identity, f bound) (b bind
 		return b, err
 	}
 	b.name, b.changed = i.Name, true
+	// The open uploads go with the account. The next one of its former name isn't the one that has started them.
+	if _, err := tx.Exec(ctx, "UPDATE uploads SET account = $2 WHERE account = $1", f.Name, i.Name); err != nil {
+		return b, err
+	}
 	return b, audit.Append(ctx, tx, audit.Entry{Kind: audit.ChangeUser, Detail: map[string]any{
 		"account": i.Name, "former_name": f.Name, "source": i.Source}})
 }

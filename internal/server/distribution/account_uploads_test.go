@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -164,4 +165,38 @@ func TestUploadsOfADeletedAccount(t *testing.T) {
 	root.Manage(t, "DELETE", "/organization/acme", "").WantStatus(t, 204)
 	root.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
 	full(robot())
+}
+
+// TestUploadsOfARenamedAccount: when the directory has given a person another name, the open uploads count for
+// the account under that name, and not for the next account of the former one.
+func TestUploadsOfARenamedAccount(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) {
+		o.Access = &auth.Options{}
+		o.Distribution.AccountUploads = 1
+	})
+	r.AddAccount(t, "root", true)
+	r.With(servertest.As("root")).Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
+	as := func(name, entry string) *servertest.Registry {
+		t.Helper()
+		i := identity.Identity{Source: auth.SourceLDAP, Subject: "uid=" + name, Name: name, EntryID: entry}
+		if _, err := r.Auth.Provision(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+		r.Grant(t, "acme", name, auth.Writer)
+		_, secret, err := r.Auth.CreateToken(t.Context(), &auth.Principal{Name: name}, "", auth.Limits{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.With(servertest.Basic(name, secret))
+	}
+	full := func(who *servertest.Registry) {
+		t.Helper()
+		who.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+	}
+	as("ann", "first").StartUpload(t, "acme/app", "")
+	full(as("anna", "first"))
+	next := as("ann", "second")
+	next.StartUpload(t, "acme/app", "")
+	full(next)
 }
