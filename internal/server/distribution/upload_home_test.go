@@ -4,6 +4,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -165,4 +166,43 @@ func TestRunningUploadOfDeletedRepository(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestUploadsBeforeSomebodyElsesNamespace: somebody begins uploads before there is a namespace, and somebody else
+// makes it. Only who may push there can go on with them, and their bytes count for its quota.
+func TestUploadsBeforeSomebodyElsesNamespace(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) { o.Access = &auth.Options{} })
+	for name, superuser := range map[string]bool{"root": true, "ann": true, "eve": true} {
+		r.AddAccount(t, name, superuser)
+	}
+	root, ann, eve := r.With(servertest.As("root")), r.With(servertest.As("ann")), r.With(servertest.As("eve"))
+	content := pattern(1, 1000)
+	empty, begun := eve.StartUpload(t, "acme/app", ""), eve.StartUpload(t, "acme/app", "")
+	begun = eve.Do(t, "PATCH", begun, content[:100]).Want(t, 202, "").Header.Get("Location")
+	for _, name := range []string{"ann", "eve"} {
+		root.Manage(t, "PUT", "/superuser/users/"+name, `{"super_user":false}`).WantStatus(t, 200)
+	}
+	root.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
+	r.Grant(t, "acme", "ann", auth.Writer)
+	r.limited(t, catalog.Usage{Bytes: 1500})
+	for _, at := range []string{empty, begun} {
+		for _, method := range []string{"GET", "PATCH", "PUT", "DELETE"} {
+			if a := eve.Do(t, method, at, content[100:]); a.StatusCode != 403 && a.StatusCode != 404 {
+				t.Errorf("%s of who may not push: %d %s", method, a.StatusCode, a.Content)
+			}
+		}
+	}
+	charged := func(want int64) {
+		t.Helper()
+		var n int64
+		if err := r.DB.Pool.QueryRow(t.Context(), "SELECT COALESCE(sum(u.size), 0) FROM uploads u JOIN live_namespaces n ON n.id = u.namespace_id WHERE n.name = 'acme'").Scan(&n); err != nil || n != want {
+			t.Errorf("unfinished uploads of the namespace have %d bytes, %v; want %d", n, err, want)
+		}
+	}
+	charged(0)
+	begun = ann.Do(t, "PATCH", begun, content[100:]).Want(t, 202, "").Header.Get("Location")
+	charged(1000)
+	ann.Do(t, "PATCH", empty, content).WantStatus(t, 409)
+	ann.Do(t, "PUT", begun+"?digest="+digest(content).String(), "").Want(t, 201, "")
 }
