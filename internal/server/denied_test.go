@@ -2,7 +2,9 @@ package server_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/servertest"
 	"github.com/purser-registry/purser/internal/testscale"
 )
@@ -66,6 +69,7 @@ func TestLostRights(t *testing.T) {
 			defer admin.Exec(context.Background(), "GRANT ALL ON "+name+" TO lost_rights") //nolint:errcheck // the next subtest would say it
 			pulled := p.succeeds(t, r)
 			r.pushOnce(t, name)
+			r.wantsNoWrongStatement(t)
 			rights, err := r.DB.Rights(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -125,6 +129,19 @@ func wantsRetry(t *testing.T, a answer) {
 	}
 }
 
+// wantsNoWrongStatement checks that no request has failed because a table or a function doesn't exist: all are
+// there, and the role may look into their schema, so only a wrong statement fails so.
+func (r *registry) wantsNoWrongStatement(t *testing.T) {
+	t.Helper()
+	for _, line := range r.Log.Records(t, "request failed") {
+		for _, state := range []string{"42P01", "42883"} {
+			if text := fmt.Sprint(line["error"]); strings.Contains(text, "SQLSTATE "+state) {
+				t.Errorf("%v %v: %s", line["method"], line["path"], text)
+			}
+		}
+	}
+}
+
 // pushOnce pushes a blob and a manifest. Each request must succeed, be told to try again later, or say that
 // what an earlier one should have stored is missing.
 func (r *registry) pushOnce(t *testing.T, content string) {
@@ -140,6 +157,25 @@ func (r *registry) pushOnce(t *testing.T, content string) {
 		headers := append([]string{"Content-Type", "application/vnd.oci.image.manifest.v1+json"}, root...)
 		if a := r.Do(t, q.method, q.path, q.body, headers...); a.StatusCode >= 500 {
 			wantsRetry(t, a)
+		}
+	}
+}
+
+// TestWrongStatement: a statement with a table or a function that no registry has is an error of the program, and
+// not one of the database that a client should wait for.
+func TestWrongStatement(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for sql, want := range map[string]int{
+		"SELECT FROM no_table": 500, "SELECT no_function()": 500, "SELECT FROM no_schema.tagz": 500, "SELECT tags.id FROM blobs": 500,
+		"SELECT FROM goose_stats_version_of_others": 500, "SET ROLE pg_monitor; SELECT FROM tags": 503,
+	} {
+		_, err := r.DB.Pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		if err == nil {
+			t.Fatalf("%s succeeds", sql)
+		}
+		if a := server.Answer(t.Context(), fmt.Errorf("doing something: %w", err)); a.HTTPStatus() != want {
+			t.Errorf("%s: %v is answered with %d, want %d", sql, err, a.HTTPStatus(), want)
 		}
 	}
 }
