@@ -44,7 +44,7 @@ type UserMade struct {
 // UserChange is the body of a request to change an account. Absent members stay as they are.
 type UserChange struct {
 	Email     *string `json:"email,omitempty" maxLength:"255" doc:"Empty: none"`
-	Password  *string `json:"password,omitempty" maxLength:"1024" doc:"A new password, which ends all log-ins of the account"`
+	Password  *string `json:"password,omitempty" maxLength:"1024" doc:"A new password, which ends all log-ins and refresh tokens of the account. Its personal tokens stay"`
 	Enabled   *bool   `json:"enabled,omitempty" doc:"False: nobody can log in with it, and its log-ins end"`
 	Superuser *bool   `json:"super_user,omitempty" doc:"Whether it administers the registry"`
 }
@@ -53,7 +53,7 @@ type UserChange struct {
 // as they are.
 type OwnChange struct {
 	Email           *string `json:"email,omitempty" maxLength:"255" doc:"Empty: none"`
-	Password        *string `json:"password,omitempty" maxLength:"1024" doc:"A new password, which ends all log-ins of the account"`
+	Password        *string `json:"password,omitempty" maxLength:"1024" doc:"A new password, which ends all log-ins and refresh tokens of the account. Its personal tokens stay"`
 	CurrentPassword string  `json:"current_password,omitempty" maxLength:"1024" doc:"The password until now; needed for a new one"`
 }
 

@@ -111,7 +111,7 @@ func changeAccounts(q *request) error {
 		if err := q.call(http.MethodPut, path, map[string]string{"password": text}, nil); err != nil {
 			return q.showAccounts(failure(err), nil)
 		}
-		return q.showAccounts(&notice{Text: name + " has a new password, and its log-ins have ended."}, &secret{name, "password", text, "docker login -u " + name + " " + q.registryAddress().Host})
+		return q.showAccounts(&notice{Text: name + " has a new password, and its log-ins have ended. Its personal tokens stay: “End all log-ins” revokes them too, if you say so."}, &secret{name, "password", text, "docker login -u " + name + " " + q.registryAddress().Host})
 	case "end":
 		var ended struct {
 			Sessions       int `json:"sessions"`

@@ -75,18 +75,21 @@ func TestAccounts(t *testing.T) {
 	}
 	works(password, 200)
 	lacks(t, root.open(t, "/ui/accounts"), password)
-	again := secretOf(t, root.send(t, "/ui/accounts", url.Values{"do": {"reset"}, "name": {"eve"}}, "new password"))
+	_, token, err := s.Auth.CreateToken(t.Context(), &auth.Principal{Name: "eve"}, "laptop", auth.Limits{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := secretOf(t, root.send(t, "/ui/accounts", url.Values{"do": {"reset"}, "name": {"eve"}}, "new password", "Its personal tokens stay"))
 	works(password, 401)
 	works(again, 200)
+	works(token, 200)
 	root.send(t, "/ui/accounts", url.Values{"do": {"disable"}, "name": {"eve"}}, "no longer log in", "disabled")
 	works(again, 401)
 	root.send(t, "/ui/accounts", url.Values{"do": {"enable"}, "name": {"eve"}}, "log in again")
 	s.Do(t, "GET", "/token?offline_token=true&service=purser", "", servertest.Basic("eve", again)...).WantStatus(t, 200)
-	if _, _, err := s.Auth.CreateToken(t.Context(), &auth.Principal{Name: "eve"}, "laptop", auth.Limits{}, nil); err != nil {
-		t.Fatal(err)
-	}
 	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}}, "refresh tokens 1, personal tokens 0")
 	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}, "personal_tokens": {"true"}}, "refresh tokens 0, personal tokens 1")
+	works(token, 401)
 	root.send(t, "/ui/accounts", url.Values{"do": {"promote"}, "name": {"eve"}}, "administers the registry now")
 	root.send(t, "/ui/accounts", url.Values{"do": {"delete"}, "name": {"eve"}}, "was deleted")
 	root.send(t, "/ui/accounts", url.Values{"do": {"demote"}, "name": {"root"}}, `role="alert"`)
@@ -127,7 +130,7 @@ func TestOwnAccount(t *testing.T) {
 	t.Parallel()
 	s := closed(t)
 	ann := s.as("ann")
-	ann.open(t, "/ui/account", "Make a token", "acme", "administers it")
+	ann.open(t, "/ui/account", "Make a token", "acme", "administers it", "All your log-ins and refresh tokens end", "Personal tokens stay")
 	token := secretOf(t, ann.send(t, "/ui/account", url.Values{"do": {"token"}, "title": {"<b>laptop"}, "action": {"pull"}, "repositories": {"acme/app acme/tools/**"}},
 		"&lt;b&gt;laptop", "pull;", "acme/tools/**"))
 	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("ann", token)...).WantStatus(t, 200)
