@@ -238,6 +238,9 @@ func TestUserCommands(t *testing.T) {
 	if text := o.ok("", "user", "show", "bob"); strings.Contains(text, "administrator") {
 		t.Errorf("bob:\n%s", text)
 	}
+	if text := o.ok("", "user", "password", "alice"); !strings.Contains(text, "told again: ") || !strings.Contains(text, "purser user revoke alice --personal-tokens") {
+		t.Errorf("a new password:\n%s", text)
+	}
 	var changed struct{ Password string }
 	if err := json.Unmarshal([]byte(o.ok("", "user", "password", "alice", "-o", "json")), &changed); err != nil || changed.Password == "" || changed.Password == pass {
 		t.Errorf("the new password is %+v, %v", changed, err)
@@ -247,7 +250,10 @@ func TestUserCommands(t *testing.T) {
 	alice.fails("", 3, "", "user", "list")
 	alice.fails("current_password", 3, "wrong-password\nthe-own-password\n", "user", "password", "--password-stdin")
 	alice.fails("on the second", 2, "only-one-line\n", "user", "password", "--password-stdin")
-	alice.ok(changed.Password+"\nthe-own-password\n", "user", "password", "alice", "--password-stdin")
+	if text := alice.ok(changed.Password+"\nthe-own-password\n", "user", "password", "alice", "--password-stdin"); !strings.Contains(text, "Your personal tokens stay") {
+		t.Errorf("an own new password:\n%s", text)
+	}
+	alice.ok("", "user", "show") // by the token of the log-in
 	alice.ok("the-own-password", "login", "--username", "alice", "--password-stdin")
 	o.fails("add --yes", 3, "", "user", "delete", "alice")
 	o.ok("", "user", "delete", "alice", "--yes")

@@ -160,10 +160,12 @@ func showOwn(cmd *cobra.Command, c *api.Client, format *command.Format) error {
 func userPasswordCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "password [NAME]", Short: "Change the password of your account, or of another one", Args: cobra.MaximumNArgs(1),
-		Long: "Change a password, which ends the account's log-ins of browsers. Without NAME, or with your own, it is\n" +
-			"that of your account: the command asks for the old and the new password, or reads them with\n" +
-			"--password-stdin as two lines. The password of another account, which only an administrator of the\n" +
-			"registry changes, is made up and printed once, or read with --password-stdin.",
+		Long: "Change a password, which ends the account's log-ins of browsers and the refresh tokens of its clients.\n" +
+			"Its personal tokens stay: \"token revoke\" revokes one of yours, \"user revoke NAME --personal-tokens\" those\n" +
+			"of another account. Without NAME, or with your own, it is the password of your account: the command\n" +
+			"asks for the old and the new password, or reads them with --password-stdin as two lines. The password\n" +
+			"of another account, which only an administrator of the registry changes, is made up and printed once,\n" +
+			"or read with --password-stdin.",
 	}
 	format, input := command.AddFormat(cmd), addPasswordStdin(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -189,7 +191,7 @@ func userPasswordCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		made.Email, made.Superuser = u.Email, u.Superuser
-		text := fmt.Sprintf("Changed the password of %s.\n", command.Printable(args[0]))
+		text := fmt.Sprintf("Changed the password of %s, and ended its log-ins. Its personal tokens stay: \"purser user revoke %[1]s --personal-tokens\" revokes them.\n", command.Printable(args[0]))
 		if made.Password != "" {
 			text += fmt.Sprintf("The new one, which isn't told again: %s\n", made.Password)
 		}
@@ -219,7 +221,7 @@ func changeOwnPassword(cmd *cobra.Command, c *api.Client, input *passwordInput) 
 	if err := c.Put(cmd.Context(), ownPath, api.OwnChange{CurrentPassword: old, Password: &next}, nil); err != nil {
 		return err
 	}
-	return say(cmd, "Changed your password.\n")
+	return say(cmd, "Changed your password, and ended your log-ins. Your personal tokens stay: see \"purser token list\".\n")
 }
 
 func userEnableCommand(src *command.Source, name, short string, enabled bool) *cobra.Command {
