@@ -6,12 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,35 +185,6 @@ func TestAdviceWhileS3IsAway(t *testing.T) {
 	_, err := backend.OpenStore(t.Context(), cfg.Storage, dbtest.Open(t, dsn), quiet, nil)
 	if err == nil || !strings.Contains(err.Error(), "can it be reached from here?") || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "--force") {
 		t.Errorf("%v\nwant that it can't be reached, the place %s, and no --force", err, dir)
-	}
-}
-
-// A server that starts before S3 waits for it.
-func TestServeWaitsForS3(t *testing.T) {
-	t.Parallel()
-	bucket := blobtest.S3Server(t)
-	target, err := url.Parse(bucket.Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var requests atomic.Int64
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(target)
-		r.Out.Host = r.In.Host // which is signed
-	}}
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if requests.Add(1) <= 8 { // more than one try of the client's library
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		proxy.ServeHTTP(w, r)
-	}))
-	t.Cleanup(front.Close)
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t), "PURSER_STORAGE_S3_ENDPOINT="+front.URL, "PURSER_STORAGE_S3_BUCKET="+bucket.Bucket,
-		"PURSER_STORAGE_S3_REGION="+bucket.Region, "PURSER_STORAGE_S3_PATH_STYLE=true", "PURSER_STORAGE_S3_ACCESS_KEY="+bucket.AccessKey,
-		"PURSER_STORAGE_S3_SECRET_KEY="+bucket.SecretKey))
-	if _, code := pushBlob(t, s, strings.Repeat("content", 20_000)); code != http.StatusCreated || requests.Load() <= 8 {
-		t.Errorf("push: %d, after %d requests", code, requests.Load())
 	}
 }
 
