@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/operate"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/testscale"
@@ -63,6 +66,76 @@ func TestConfigurationOfTheMachine(t *testing.T) {
 	}
 }
 
+// deleting has the commands for operators that delete or repair something of the registry, each with the arguments
+// with which it does. TARGET stands for a directory with backups.
+var deleting = map[string][]string{
+	"gc run": nil, "check": {"--repair"}, "import": {"--finish"}, "store adopt": {"--force"}, "store restore": {"TARGET"},
+	"loosefk run": nil, "loosefk drain": {"--table", "repositories"}, "loosefk audit": {"--repair"},
+}
+
+// harmless has all other commands for operators, each with the reason why it may have other settings than the servers.
+var harmless = map[string]string{
+	"config check": looks, "config show": looks, "doctor": looks, "health": looks, "postgres url": looks,
+	"gc status": looks, "gc explain": looks, "store show": looks, "migrate status": looks, "backup list": looks, "backup verify": looks,
+	"loosefk list": looks, "loosefk status": looks, "loosefk doctor": looks, "loosefk validate": looks,
+	"gc retry":            "the servers review, by their settings",
+	"migrate up":          "it changes the schema, and no setting decides how",
+	"backup":              "it deletes backups only",
+	"restore":             "it fills an empty database, in which no server has run",
+	"move database":       copies,
+	"move blobs":          copies,
+	"postgres upgrade":    copies,
+	"postgres forget-old": "it deletes clusters in the data directory of which another one has taken the place",
+	"loosefk install":     triggers, "loosefk track": triggers, "loosefk untrack": triggers, "loosefk fix-default-partition": triggers,
+	"loosefk convert": "it changes the source of an application", "loosefk revert": "it changes the source of an application",
+}
+
+// Reasons of several commands.
+const (
+	looks    = "it changes nothing"
+	copies   = "it leaves what it copies as it is"
+	triggers = "it changes triggers and tables of records, and deletes nothing"
+)
+
+// TestEachDeletingCommandIsKnown: each command for operators is known as one that deletes or as a harmless one. The
+// former have the flag that goes on by other settings than those of the servers; TestCommandsWithOtherSettings runs
+// each of them without it.
+func TestEachDeletingCommandIsKnown(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	var look func(path string, c *cobra.Command)
+	look = func(path string, c *cobra.Command) {
+		path = strings.TrimSpace(path + " " + c.Name())
+		_, deletes := deleting[path]
+		seen[path] = true
+		group := c.HasSubCommands() && !deletes && harmless[path] == ""
+		switch has := c.Flags().Lookup("own-settings") != nil; {
+		case group && c.LocalNonPersistentFlags().HasFlags():
+			t.Errorf("%s has subcommands, and flags of its own: say in this file what it does", path)
+		case !group && deletes == (harmless[path] != ""):
+			t.Errorf("%s: say in this file whether it deletes or repairs something of the registry", path)
+		case has != deletes:
+			t.Errorf("%s deletes or repairs: %v; it has --own-settings: %v", path, deletes, has)
+		}
+		for _, sub := range c.Commands() {
+			look(path, sub)
+		}
+	}
+	for _, c := range operate.Commands(new(command.Source)) {
+		look("", c)
+	}
+	for path := range deleting {
+		if !seen[path] {
+			t.Errorf("there is no command %s", path)
+		}
+	}
+	for path := range harmless {
+		if !seen[path] {
+			t.Errorf("there is no command %s", path)
+		}
+	}
+}
+
 // Commands that delete or repair are refused when a server runs on other settings, and when the server
 // that ran last did. A command with the server's settings is not, nor one that changes nothing.
 func TestCommandsWithOtherSettings(t *testing.T) {
@@ -88,18 +161,28 @@ func TestCommandsWithOtherSettings(t *testing.T) {
 	const keep = "gc.keep_doomed is 0s here (default) and 48h there"
 	elsewhere := filepath.Join(t.TempDir(), "blobs")
 	s := start(t, servetest.Config(t, same...))
+	backups := filepath.Join(t.TempDir(), "backups")
+	runs("a server runs", same, 0, "backup", backups)
 	for _, state := range []string{"a server runs", "a server has run"} {
-		for _, args := range [][]string{{"gc", "run"}, {"check", "--repair"}, {"import", "--finish"}, {"loosefk", "run"}} {
-			refused(state, bare, keep, args...)
-			if state == "a server has run" && !testscale.All {
-				break
+		for path, more := range deleting {
+			if state == "a server has run" && (strings.HasPrefix(path, "store ") || path != "gc run" && !testscale.All) {
+				continue // the store of a stopped server may be what changes
 			}
+			args := append(strings.Fields(path), more...)
+			if i := slices.Index(args, "TARGET"); i >= 0 {
+				args[i] = backups
+			}
+			refused(state, bare, keep, args...)
 		}
 		refused(state, append(onStore(t, dsn, elsewhere), "PURSER_GC_KEEP_DOOMED=48h"), "storage.filesystem.path is "+elsewhere, "gc", "run")
 		runs(state, same, 0, "gc", "run")
 		if state == "a server runs" || testscale.All {
 			runs(state, same, 0, "check", "--repair")
 			runs(state, same, 0, "loosefk", "run")
+			runs(state, same, 0, "loosefk", "audit", "--repair")
+			runs(state, same, 0, "loosefk", "drain", "--table", "repositories")
+			runs(state, same, 0, "store", "restore", backups)
+			runs(state, bare, 0, "loosefk", "audit")
 			runs(state, bare, 0, "check")
 			runs(state, bare, 0, "gc", "run", "--dry-run")
 		}

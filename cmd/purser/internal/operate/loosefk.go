@@ -18,7 +18,7 @@ func looseCommand(src *command.Source) *cobra.Command {
 	var current *cobra.Command // the running command, which has the flags
 	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return openLoose(src, ctx, current) }})
 	for _, c := range loose.Commands() {
-		if slices.Contains(looseDeletions, c.Name()) {
+		if slices.Contains(looseDeletions, c.Name()) || c.Name() == looseAudit {
 			addOwnSettings(c)
 		}
 	}
@@ -46,7 +46,7 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 		return nil, err
 	}
 	end := func() { keys.Close(); stop() }
-	if slices.Contains(looseDeletions, cmd.Name()) {
+	if slices.Contains(looseDeletions, cmd.Name()) || repairsLoose(cmd) {
 		if err := requireSameSettings(ctx, src, cmd, cfg, keys.Main); err != nil {
 			end()
 			return nil, err
@@ -64,6 +64,15 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 // looseDeletions are the commands on loose foreign keys that delete rows.
 var looseDeletions = []string{"run", "drain"}
 
+// looseAudit is the command on loose foreign keys that has rows deleted if it has the flag --repair.
+const looseAudit = "audit"
+
+// repairsLoose says whether cmd is the command looseAudit with the flag --repair.
+func repairsLoose(cmd *cobra.Command) bool {
+	repair, _ := cmd.Flags().GetBool("repair") // the error only says that the command has no such flag
+	return repair && cmd.Name() == looseAudit
+}
+
 // looseChanges are the commands on loose foreign keys that change a database.
 var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}
 
@@ -71,7 +80,7 @@ var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-
 // --sql a command only prints statements, so it writes none.
 func logLooseCommand(ctx context.Context, k *backend.LooseKeys, cmd *cobra.Command) error {
 	onlyPrints, _ := cmd.Flags().GetBool("sql") // the error only says that the command has no such flag
-	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) {
+	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) && !repairsLoose(cmd) {
 		return nil
 	}
 	return audit.New(k.Main).Append(byCommand(ctx, cmd), audit.Entry{Kind: audit.RunLooseKeys})
