@@ -3,12 +3,41 @@
 package operate
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
+
+// storeOfDistribution writes the storage of Docker's registry with one image into a directory.
+func storeOfDistribution(t *testing.T, dir string) {
+	t.Helper()
+	write := func(content string, path ...string) {
+		t.Helper()
+		name := filepath.Join(append([]string{dir, "docker", "registry", "v2"}, path...)...)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blob := func(content string) oci.Digest {
+		t.Helper()
+		d := oci.Compute(oci.SHA256, []byte(content))
+		write(content, "blobs", "sha256", d.Hex()[:2], d.Hex(), "data")
+		return d
+	}
+	config := blob(`{"of":"the other registry"}`)
+	manifest := blob(fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":27},"layers":[]}`,
+		oci.MediaTypeImageManifest, config))
+	write(manifest.String(), "repositories", "old/app", "_manifests", "revisions", "sha256", manifest.Hex(), "link")
+	write(manifest.String(), "repositories", "old/app", "_manifests", "tags", "v1", "current", "link")
+}
 
 // TestFilesThatRootMakes: what commands of root make in directories of the service's user belongs to that
 // user, so that the service can read and delete it.
@@ -32,11 +61,12 @@ func TestFilesThatRootMakes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	storeOfDistribution(t, g.store)
 	give(g.store)
 	give(place)
 	backups, restored, moved := filepath.Join(place, "backups"), filepath.Join(place, "restored"), filepath.Join(place, "moved")
 	for _, args := range [][]string{
-		{"store", "adopt"}, {"check", "--repair"}, {"backup", backups}, {"backup", "--deep", backups}, {"backup", "verify", "--deep", backups},
+		{"store", "adopt"}, {"check", "--repair"}, {"import", "--dry-run"}, {"import"}, {"import", "--finish", "--yes"}, {"backup", backups}, {"backup", "--deep", backups}, {"backup", "verify", "--deep", backups},
 		{"move", "blobs", moved}, {"gc", "run"},
 	} {
 		if code, stdout, stderr := purser(t, g.environ, args...); code != 0 {
