@@ -313,6 +313,9 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 		return nil, server.Refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow())
 	}
 	o.Method = r.Method
+	if strings.HasPrefix(rt.pattern, apiRoot+"/user/") {
+		values["orgname"] = userNamespace(r.Context()) // for inputs that name their place by api.At
+	}
 	err := checkParameters(r, values)
 	if err != nil {
 		return nil, err
@@ -329,7 +332,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 			a.server.OfferLogIn(r.Context(), access)
 		}
 	default:
-		err = a.server.Authorize(r.Context(), access, resource(r.Context(), rt.pattern, values))
+		err = a.server.Authorize(r.Context(), access, resource(values))
 	}
 	if err != nil {
 		return nil, err
@@ -344,16 +347,13 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	return op, a.readBody(w, r, absent)
 }
 
-// resource returns what a request to a route concerns. The routes below /user concern
-// the namespace of the client.
-func resource(ctx context.Context, pattern string, values map[string]string) auth.Resource {
+// resource returns what a request concerns whose path has these values.
+func resource(values map[string]string) auth.Resource {
 	switch {
 	case values["repository"] != "":
 		return auth.OfRepository(values["repository"])
 	case values["orgname"] != "":
 		return auth.OfNamespace(values["orgname"])
-	case strings.HasPrefix(pattern, apiRoot+"/user/"):
-		return auth.OfNamespace(userNamespace(ctx))
 	}
 	return auth.Registry
 }
@@ -377,12 +377,17 @@ func (a *API) checkName(r *http.Request, access auth.Access, repository string) 
 	return err
 }
 
+// missingPart is the error about a variable of a path without a value.
+func missingPart(name string) *oci.Error {
+	return server.Refusal(http.StatusBadRequest, "path.%s: required path parameter is missing", name)
+}
+
 // checkParameters returns an error for the client if a parameter of the path is empty, or one of the
 // path or the query contains text that PostgreSQL can't store.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if values[name] == "" {
-			return server.Refusal(http.StatusBadRequest, "path.%s: required path parameter is missing", name)
+			return missingPart(name)
 		}
 		if err := server.CheckText(name, values[name]); err != nil {
 			return err

@@ -168,8 +168,11 @@ func (a *API) check(op *operation, in reflect.Value) error {
 		}
 		schema := op.Parameters[i].Schema
 		if field.IsZero() {
-			if schema.Default != nil {
+			switch {
+			case schema.Default != nil:
 				field.Set(reflect.ValueOf(schema.Default).Convert(field.Type()))
+			case location == "path" && field.Kind() == reflect.String:
+				wrong = cmp.Or[error](wrong, missingPart(name))
 			}
 			return
 		}

@@ -12,9 +12,9 @@ import (
 )
 
 // inProcess lets the registry run an operation in its process for the client of a request to
-// /run/, as a page of the UI does. Its answers are the operation's.
-func inProcess[I, O any](r *registry, op api.Operation[I, O]) {
-	r.Handler.Mount(server.Mount{Prefix: "/run/", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+// a path, as a page of the UI does. Its answers are the operation's.
+func inProcess[I, O any](r *registry, path string, op api.Operation[I, O]) {
+	r.Handler.Mount(server.Mount{Prefix: path, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var in I
 		err := json.NewDecoder(req.Body).Decode(&in)
 		var out O
@@ -34,7 +34,8 @@ func inProcess[I, O any](r *registry, op api.Operation[I, O]) {
 func TestOperationsInProcess(t *testing.T) {
 	t.Parallel()
 	r := closed(t)
-	inProcess(r, api.CreateProtection)
+	inProcess(r, "/run/", api.CreateProtection)
+	inProcess(r, "/delete/", api.DeleteProtection)
 	for _, c := range []struct {
 		as, in string
 		status int
@@ -56,6 +57,11 @@ func TestOperationsInProcess(t *testing.T) {
 			t.Errorf("%s %.80s: %d %s, want %d and %q", c.as, c.in, a.StatusCode, a.Content, c.status, c.text)
 		}
 	}
+	for in, want := range map[string]string{`{"Namespace":"acme"}`: "path.uuid: required", `{"Namespace":"acme","UUID":"x"}`: "is not a UUID"} {
+		if a := r.as("maintainer").Do(t, "POST", "/delete/", in); a.StatusCode != 400 || !strings.Contains(string(a.Content), want) {
+			t.Errorf("deleting the rule %s: %d %s, want %q", in, a.StatusCode, a.Content, want)
+		}
+	}
 }
 
 // TestQueriesInProcess: query parameters are checked, too, and get their defaults.
@@ -67,7 +73,7 @@ func TestQueriesInProcess(t *testing.T) {
 		r.Push(t, namespace+"/app", "x")
 		r.Manage(t, "POST", "/organization/"+namespace+"/quota", `{"limit_tags":5}`).WantStatus(t, 201)
 	}
-	inProcess(r, api.ListQuotas)
+	inProcess(r, "/run/", api.ListQuotas)
 	var page api.QuotaList
 	r.Do(t, "POST", "/run/", `{}`).Into(t, 200, &page)
 	if len(page.Quotas) != 50 || page.NextPage == "" { // the default

@@ -142,6 +142,13 @@ func TestQuayUserRoutes(t *testing.T) {
 	if len(logs.Logs) < 4 || logs.Logs[0].Kind != "delete_namespace_autoprune_policy" {
 		t.Errorf("%+v", logs)
 	}
+	var quota api.QuotaView
+	var own []api.QuotaView
+	r.Manage(t, "POST", "/organization/library/quota", `{"limit_tags":5}`).Into(t, 201, &quota)
+	r.Manage(t, "GET", "/user/quota", "").Into(t, 200, &own)
+	if len(own) != 1 || own[0].ID != quota.ID {
+		t.Errorf("%+v", own)
+	}
 }
 
 // TestQuayUser: a client asks Quay's route /user, with and without a trailing slash, who is
