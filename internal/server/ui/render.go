@@ -138,7 +138,9 @@ func (q *request) showStatus(status int, name string, p page) error {
 func (u *UI) fail(q *request, err error) {
 	status, text := messageOf(q.Context(), err)
 	o := server.Observed(q.Context())
-	o.Err = err
+	if statusOf(err) == 0 { // otherwise the operation has told its error to the log
+		o.Err = err
+	}
 	q.w.Header().Del("WWW-Authenticate") // browsers would ask for a password by a window of their own
 	if status == http.StatusUnauthorized && q.account() == "" && !q.open() && q.Method != http.MethodPost {
 		q.w.Header().Set("Location", "/auth/login?"+url.Values{"next": {q.URL.RequestURI()}}.Encode())

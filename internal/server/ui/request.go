@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,11 +71,10 @@ func run[I, O any](q *request, op api.Operation[I, O], in I) (O, error) {
 		return out, nil
 	}
 	server.Observed(q.Context()).Err = err // for the log
-	e := server.Answer(q.Context(), err)
-	if e.HTTPStatus() == http.StatusInternalServerError {
-		return out, err
-	}
-	refused := &apiError{status: e.HTTPStatus(), message: cmp.Or(e.Message, e.Code.Message())}
+	e, retry := server.Answer(q.Context(), err), make(http.Header)
+	server.SetRetry(retry, e)
+	refused := &apiError{retryAfter: retry.Get("Retry-After")}
+	refused.status, refused.message = messageOf(q.Context(), err)
 	if details, err := json.Marshal(e.Detail); err == nil && e.Detail != nil {
 		refused.details = details
 	}
