@@ -5,58 +5,6 @@ import (
 	"time"
 )
 
-// UserView is a person's account as administrators of the registry see it. The members that
-// Quay's API has too come first, then Purser's own.
-type UserView struct {
-	Kind      string `json:"kind" enum:"user"`
-	Name      string `json:"name" doc:"The same as username"`
-	Username  string `json:"username" example:"alice"`
-	Email     string `json:"email" doc:"Empty: unknown"`
-	Verified  bool   `json:"verified" doc:"Always true"`
-	Superuser bool   `json:"super_user" doc:"Whether it administers the registry"`
-	Enabled   bool   `json:"enabled" doc:"False: nobody can log in with it"`
-
-	Source      string     `json:"source" enum:"local,htpasswd,oidc,ldap" doc:"Who checks the password or the identity"`
-	Subject     string     `json:"subject,omitempty" doc:"Of oidc and ldap: the identity at the source, such as the DN of the directory's entry"`
-	EntryID     string     `json:"entry_id,omitempty" doc:"Of ldap: the id of the directory's entry to which the account belongs" example:"entryuuid=597ae2f6-16a6-1027-98f4-d28b5365dc14"`
-	Awaits      bool       `json:"awaits_entry,omitempty" doc:"Of ldap: true if it belongs to no entry, and goes to the next one that logs in by its name"`
-	HasPassword bool       `json:"has_password" doc:"Whether it has a password that Purser checks"`
-	CreatedAt   time.Time  `json:"created_at"`
-	LastUsedAt  *time.Time `json:"last_used_at" doc:"To within some minutes; null: never"`
-}
-
-// NewUser is the body of a request to create an account.
-type NewUser struct {
-	Username  string `json:"username" minLength:"1" maxLength:"128" doc:"Lower-case letters, digits and . _ @ -, of which a letter or a digit is the first" example:"alice"`
-	Email     string `json:"email,omitempty" maxLength:"255"`
-	Password  string `json:"password,omitempty" maxLength:"1024" doc:"8 bytes at least. Absent: the registry makes one"`
-	Superuser bool   `json:"super_user,omitempty" doc:"True: it administers the registry"`
-}
-
-// UserMade is the answer to the creation of an account.
-type UserMade struct {
-	Username  string `json:"username"`
-	Email     string `json:"email"`
-	Password  string `json:"password,omitempty" doc:"The password that the registry has made. Only this answer has it"`
-	Superuser bool   `json:"super_user"`
-}
-
-// UserChange is the body of a request to change an account. Absent members stay as they are.
-type UserChange struct {
-	Email     *string `json:"email,omitempty" maxLength:"255" doc:"Empty: none"`
-	Password  *string `json:"password,omitempty" maxLength:"1024" doc:"A new password, which ends all log-ins and refresh tokens of the account. Its personal tokens stay"`
-	Enabled   *bool   `json:"enabled,omitempty" doc:"False: nobody can log in with it, and its log-ins end"`
-	Superuser *bool   `json:"super_user,omitempty" doc:"Whether it administers the registry"`
-}
-
-// OwnChange is the body of a request to change the account of the request. Absent members stay
-// as they are.
-type OwnChange struct {
-	Email           *string `json:"email,omitempty" maxLength:"255" doc:"Empty: none"`
-	Password        *string `json:"password,omitempty" maxLength:"1024" doc:"A new password, which ends all log-ins and refresh tokens of the account. Its personal tokens stay"`
-	CurrentPassword string  `json:"current_password,omitempty" maxLength:"1024" doc:"The password until now; needed for a new one"`
-}
-
 // RobotView is a robot in answers. The members that Quay's API has too come first, then Purser's
 // own.
 type RobotView struct {
@@ -212,59 +160,4 @@ type Collaborator struct {
 	Kind         string   `json:"kind" enum:"user"`
 	Repositories []string `json:"repositories" nullable:"false" maxItems:"100" doc:"Their names below the namespace, up to 100"`
 	More         bool     `json:"more_repositories,omitempty" doc:"Whether there are more repositories"`
-}
-
-// TokenView is a personal token or a refresh token in answers. The members that Quay's API has too come first, then
-// Purser's own.
-type TokenView struct {
-	UUID         string  `json:"uuid" format:"uuid"`
-	Title        string  `json:"title"`
-	LastAccessed *string `json:"last_accessed" doc:"last_used_at in Quay's format"`
-	Created      string  `json:"created" doc:"created_at in Quay's format"`
-	Expiration   *string `json:"expiration" doc:"expires_at in Quay's format"`
-	Code         string  `json:"token_code,omitempty" doc:"The token itself. Only the answer to its creation has it"`
-
-	Kind         string     `json:"kind" enum:"personal,refresh" doc:"Whether the person has made it, or a client such as docker has got it at a log-in by password"`
-	Repositories []string   `json:"repositories" doc:"The only repositories that it may use, as patterns; null: no such limit"`
-	Actions      []string   `json:"actions" doc:"The only actions that it may do; null: no such limit"`
-	CreatedAt    time.Time  `json:"created_at"`
-	ExpiresAt    *time.Time `json:"expires_at" doc:"Null: never"`
-	LastUsedAt   *time.Time `json:"last_used_at" doc:"To within some minutes; null: never"`
-}
-
-// LogInsEnded says what an operator has ended of an account.
-type LogInsEnded struct {
-	Sessions       int `json:"sessions" doc:"Log-ins of browsers"`
-	RefreshTokens  int `json:"refresh_tokens"`
-	PersonalTokens int `json:"personal_tokens"`
-}
-
-// Rebinding is the body of a request to bind an account to another entry of the directory.
-type Rebinding struct {
-	DirectoryName string `json:"directory_name,omitempty" maxLength:"255" doc:"The name by which the entry logs in. Absent or empty: the account goes to the next entry that logs in by the account's name" example:"anna"`
-	KeepTokens    bool   `json:"keep_personal_tokens,omitempty" doc:"True: the account's personal tokens stay, for the person who has made them"`
-}
-
-// NewToken is the body of a request to make a personal token.
-type NewToken struct {
-	Title        string     `json:"title" minLength:"1" maxLength:"255" doc:"A line for people" example:"laptop"`
-	Repositories []string   `json:"repositories,omitzero" maxItems:"100" doc:"The only repositories that it may use: paths, in which * stands for any characters but a slash and ** for any characters. Absent or null: no such limit; an empty list: none" example:"[\"acme/app\",\"acme/tools/**\"]"`
-	Actions      []string   `json:"actions,omitzero" doc:"The only actions that it may do, of pull, push, overwrite, delete, maintain, admin, operate. Absent or null: no such limit; an empty list: none" example:"[\"pull\"]"`
-	ExpiresAt    *time.Time `json:"expires_at,omitempty" doc:"When it ends. Absent or null: never, or with the token of the request"`
-}
-
-// TokenAnswer is the answer about a personal token.
-type TokenAnswer struct {
-	Token TokenView `json:"token"`
-}
-
-// SessionView is a log-in of a browser.
-type SessionView struct {
-	ID         string    `json:"id" format:"uuid"`
-	CreatedAt  time.Time `json:"created_at"`
-	LastUsedAt time.Time `json:"last_used_at" doc:"To within some minutes"`
-	ExpiresAt  time.Time `json:"expires_at" doc:"It ends then, or earlier if it isn't used"`
-	Address    string    `json:"address" doc:"From where the person has logged in"`
-	UserAgent  string    `json:"user_agent" doc:"The browser, as it names itself"`
-	Current    bool      `json:"current" doc:"Whether this request was sent with it"`
 }

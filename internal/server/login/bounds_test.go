@@ -141,13 +141,13 @@ func TestLimitsSurviveEachForm(t *testing.T) {
 		r.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+r"+fmt.Sprint(i), robot.Token)...).WantStatus(t, pulls)
 		root.Manage(t, "PATCH", path, `{"actions": null}`).WantStatus(t, 200)
 		var idle api.TokenAnswer
-		root.Manage(t, "POST", "/user/apptoken", marshal(t, api.NewToken{Title: "t", Actions: actions})).Into(t, 200, &idle)
+		root.Manage(t, "POST", "/user/apptoken", marshal(t, api.NewTokenForm{Title: "t", Actions: actions})).Into(t, 200, &idle)
 		if (idle.Token.Actions == nil) != (actions == nil) || !slices.Equal(idle.Token.Actions, actions) {
 			t.Errorf("a token: actions %#v were written, %#v are read", actions, idle.Token.Actions)
 		}
 		r.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("root", idle.Token.Code)...).WantStatus(t, pulls)
 		var token api.TokenAnswer
-		root.Manage(t, "POST", "/user/apptoken", marshal(t, api.NewToken{Title: "t", Repositories: c.limits})).Into(t, 200, &token)
+		root.Manage(t, "POST", "/user/apptoken", marshal(t, api.NewTokenForm{Title: "t", Repositories: c.limits})).Into(t, 200, &token)
 		same("a new token", token.Token.Repositories)
 		again := api.TokenAnswer{}
 		root.Manage(t, "GET", "/user/apptoken/"+token.Token.UUID, "").Into(t, 200, &again)

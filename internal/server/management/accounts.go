@@ -1,6 +1,7 @@
 package management
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -29,12 +30,7 @@ func (a *API) addAccess() {
 	if a.opt.Accounts == nil {
 		return
 	}
-	a.addOwnAccount()
 	a.addUsers()
-	a.addUserChanges()
-	a.addEndLogIns()
-	a.addRebind()
-	a.addTokenKeys()
 	a.addRobots()
 	a.addTeams()
 	a.addMembers()
@@ -116,46 +112,63 @@ func keepsPassword(account auth.Account) error {
 	return nil
 }
 
-// OwnChangeForm is the body of a request to change the account of the request. It is exported
-// because huma makes JSON schemas only of exported types.
-type OwnChangeForm struct {
-	api.OwnChange
-}
-
-// TransformSchema adds the members of Quay's answer that can't be changed.
-func (OwnChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return api.ReadOnly(s, "anonymous", "username", "verified", "can_create_repo", "preferred_namespace", "organizations", "next_page", "logins",
-		"super_user", "is_me", "has_password_set", "robot")
-}
-
-// addOwnAccount adds the operation by which people change their own account.
-func (a *API) addOwnAccount() {
-	type input struct{ Body OwnChangeForm }
-	type output struct{ Body quayUser }
-	op := accessOperation("user", "changeUserDetails", http.MethodPut, "/user", "Change the account of the request")
-	op.Description = "A new password needs the current one, and ends all log-ins and refresh tokens of the account."
-	add(a, auth.LoggedIn, op, func(ctx context.Context, in *input) (*output, error) {
-		p, err := a.person(ctx)
-		if err != nil {
-			return nil, err
-		}
-		change := auth.AccountChange{Email: in.Body.Email}
-		if in.Body.Email != nil {
-			if err := checkEmail(*in.Body.Email); err != nil {
-				return nil, err
-			}
-		}
-		if in.Body.Password != nil {
-			if change.PasswordHash, err = a.ownPassword(ctx, p, in.Body.CurrentPassword, *in.Body.Password); err != nil {
-				return nil, err
-			}
-		}
-		if err := a.opt.Accounts.ChangeAccount(ctx, p.Name, change); err != nil {
-			return nil, err
-		}
-		user, err := a.user(ctx, api.Paging{})
-		return &output{user}, err
+// addUsers binds the operations on people's accounts.
+func (a *API) addUsers() {
+	serve(a, api.ChangeOwnUser, a.changeOwn)
+	serve(a, api.ListUsers, a.listUsers)
+	serve(a, api.CreateUser, func(ctx context.Context, in *api.UserNew) (*api.UserMade, error) {
+		made, err := a.createUser(ctx, in.Body)
+		return &made, err
 	})
+	serve(a, api.GetUser, func(ctx context.Context, in *api.UserItem) (*api.UserView, error) {
+		u, err := a.opt.Accounts.Person(ctx, in.Username)
+		out := viewUser(u)
+		return &out, err
+	})
+	serve(a, api.ChangeUser, func(ctx context.Context, in *api.UserChange) (*api.UserView, error) {
+		u, err := a.changeUser(ctx, in.Username, in.Body)
+		out := viewUser(u)
+		return &out, err
+	})
+	serve(a, api.DeleteUser, func(ctx context.Context, in *api.UserItem) (*api.None, error) {
+		return nil, a.opt.Accounts.DeleteAccount(ctx, in.Username)
+	})
+	serve(a, api.EndLogIns, func(ctx context.Context, in *api.LogInsEnd) (*api.LogInsEnded, error) {
+		e, err := a.opt.Accounts.EndLogIns(ctx, in.Username, in.Personal)
+		return viewEnded(e), err
+	})
+	serve(a, api.RebindUser, func(ctx context.Context, in *api.Rebinding) (*api.LogInsEnded, error) {
+		e, err := a.rebind(ctx, in.Username, cmp.Or(in.Body, &api.RebindForm{}))
+		return viewEnded(e), err
+	})
+	serve(a, api.RotateTokenKeys, a.rotateTokenKeys)
+}
+
+func viewEnded(e auth.Ended) *api.LogInsEnded {
+	return &api.LogInsEnded{Sessions: e.Sessions, RefreshTokens: e.RefreshTokens, PersonalTokens: e.PersonalTokens}
+}
+
+// changeOwn changes the account of the request.
+func (a *API) changeOwn(ctx context.Context, in *api.OwnChange) (*api.QuayUser, error) {
+	p, err := a.person(ctx)
+	if err != nil {
+		return nil, err
+	}
+	change := auth.AccountChange{Email: in.Body.Email}
+	if in.Body.Email != nil {
+		if err := checkEmail(*in.Body.Email); err != nil {
+			return nil, err
+		}
+	}
+	if in.Body.Password != nil {
+		if change.PasswordHash, err = a.ownPassword(ctx, p, in.Body.CurrentPassword, *in.Body.Password); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.opt.Accounts.ChangeAccount(ctx, p.Name, change); err != nil {
+		return nil, err
+	}
+	return a.user(ctx, new(api.Paging))
 }
 
 // ownPassword returns the hash of a new password, if the current one is right. Attempts with a
@@ -189,66 +202,28 @@ func viewUser(u auth.Account) api.UserView {
 	}
 }
 
-// addUsers adds the operations that list and create accounts.
-func (a *API) addUsers() {
-	type listInput struct {
-		Disabled bool   `query:"disabled" default:"true" doc:"False: only accounts that aren't disabled. Pages may then have fewer entries"`
-		Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
-		Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of a page. More than 1000 counts as 1000"`
-		NextPage string `query:"next_page" doc:"The next_page of the page before"`
+func (a *API) listUsers(ctx context.Context, in *api.UserQuery) (*api.UserList, error) {
+	if err := isText("contains", in.Contains); err != nil {
+		return nil, err
 	}
-	type userList struct {
-		Users    []api.UserView `json:"users" nullable:"false" doc:"In the order of their names"`
-		NextPage string         `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+	var after string
+	if _, err := parseCursor(in.NextPage, "user", &after); err != nil {
+		return nil, err
 	}
-	type listOutput struct{ Body userList }
-	list := accessOperation("user", "listAllUsers", http.MethodGet, "/superuser/users", "List people's accounts")
-	list.Description = "Robots are listed by their namespaces."
-	add(a, auth.Operate, list, func(ctx context.Context, in *listInput) (*listOutput, error) {
-		if err := isText("contains", in.Contains); err != nil {
-			return nil, err
+	found, more, err := a.opt.Accounts.Accounts(ctx, in.Contains, after, min(in.Limit, 1000))
+	out := &api.UserList{Users: []api.UserView{}}
+	for _, u := range found {
+		if in.Disabled || !u.Disabled {
+			out.Users = append(out.Users, viewUser(u))
 		}
-		var after string
-		if _, err := parseCursor(in.NextPage, "user", &after); err != nil {
-			return nil, err
-		}
-		found, more, err := a.opt.Accounts.Accounts(ctx, in.Contains, after, min(in.Limit, 1000))
-		if err != nil {
-			return nil, err
-		}
-		out := userList{Users: []api.UserView{}}
-		for _, u := range found {
-			if in.Disabled || !u.Disabled {
-				out.Users = append(out.Users, viewUser(u))
-			}
-		}
-		if more {
-			out.NextPage = cursor("user", found[len(found)-1].Name)
-		}
-		return &listOutput{out}, nil
-	})
-	type input struct{ Body NewUserForm }
-	type output struct{ Body api.UserMade }
-	create := accessOperation("user", "createInstallUser", http.MethodPost, "/superuser/users", "Create a person's account")
-	create.Description = "If people have namespaces of their own, the namespace with the account's name is created too, and the account administers it."
-	add(a, auth.Operate, create, func(ctx context.Context, in *input) (*output, error) {
-		made, err := a.createUser(ctx, in.Body.NewUser)
-		return &output{made}, err
-	})
+	}
+	if more {
+		out.NextPage = cursor("user", found[len(found)-1].Name)
+	}
+	return out, err
 }
 
-// NewUserForm is the body of a request to create an account. It is exported because huma makes
-// JSON schemas only of exported types.
-type NewUserForm struct {
-	api.NewUser
-}
-
-// TransformSchema adds the read-only members of an account.
-func (NewUserForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return api.ReadOnly(s, "kind", "name", "verified", "enabled", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
-}
-
-func (a *API) createUser(ctx context.Context, n api.NewUser) (made api.UserMade, err error) {
+func (a *API) createUser(ctx context.Context, n api.NewUserForm) (made api.UserMade, err error) {
 	made = api.UserMade{Username: n.Username, Email: n.Email, Superuser: n.Superuser}
 	if err := auth.CheckAccountName(n.Username); err != nil {
 		return made, err
@@ -279,95 +254,7 @@ func (a *API) createUser(ctx context.Context, n api.NewUser) (made api.UserMade,
 	return made, nil
 }
 
-// UserItem is the part of a path that names an account. It is exported because huma finds
-// parameters only in exported types.
-type UserItem struct {
-	Username string `path:"username" doc:"Name of the account" example:"alice"`
-}
-
-// UserChangeForm is the body of a request to change an account. It is exported because huma makes
-// JSON schemas only of exported types.
-type UserChangeForm struct {
-	api.UserChange
-}
-
-// TransformSchema adds the read-only members of an account.
-func (UserChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return api.ReadOnly(s, "kind", "name", "username", "verified", "source", "subject", "entry_id", "awaits_entry", "has_password", "created_at", "last_used_at")
-}
-
-// addUserChanges adds the operations that show, change and delete an account.
-func (a *API) addUserChanges() {
-	const path = "/superuser/users/{username}"
-	type output struct{ Body api.UserView }
-	add(a, auth.Operate, accessOperation("user", "getInstallUser", http.MethodGet, path, "Get a person's account"),
-		func(ctx context.Context, in *UserItem) (*output, error) {
-			u, err := a.opt.Accounts.Person(ctx, in.Username)
-			return &output{viewUser(u)}, err
-		})
-	type changeInput struct {
-		UserItem
-		Body UserChangeForm
-	}
-	change := accessOperation("user", "changeInstallUser", http.MethodPut, path, "Change a person's account")
-	change.Description = "The registry always keeps an administrator who is not disabled: a change that would leave none is refused with 409."
-	add(a, auth.Operate, change, func(ctx context.Context, in *changeInput) (*output, error) {
-		u, err := a.changeUser(ctx, in.Username, in.Body.UserChange)
-		return &output{viewUser(u)}, err
-	})
-	remove := accessOperation("user", "deleteInstallUser", http.MethodDelete, path, "Delete a person's account")
-	remove.Errors = append(remove.Errors, http.StatusConflict)
-	remove.Description = "Its roles, tokens and log-ins end. Namespaces and repositories stay."
-	add(a, auth.Operate, remove, func(ctx context.Context, in *UserItem) (*struct{}, error) {
-		return nil, a.opt.Accounts.DeleteAccount(ctx, in.Username)
-	})
-}
-
-// addEndLogIns adds the operation that ends what an account has logged in with.
-func (a *API) addEndLogIns() {
-	type input struct {
-		UserItem
-		Personal bool `query:"personal_tokens" doc:"True: the personal tokens too"`
-	}
-	type output struct{ Body api.LogInsEnded }
-	op := accessOperation("user", "revokeInstallUser", http.MethodPost, "/superuser/users/{username}/revoke", "End all log-ins of a person's account")
-	op.Description = "The account's sessions of browsers and refresh tokens end, and with personal_tokens=true its personal tokens. " +
-		"Whoever has the password can log in again: change that too, or disable the account."
-	add(a, auth.Operate, op, func(ctx context.Context, in *input) (*output, error) {
-		e, err := a.opt.Accounts.EndLogIns(ctx, in.Username, in.Personal)
-		return &output{api.LogInsEnded{Sessions: e.Sessions, RefreshTokens: e.RefreshTokens, PersonalTokens: e.PersonalTokens}}, err
-	})
-}
-
-// RebindForm is the body of a request to bind an account to another entry. It is exported because
-// huma makes JSON schemas only of exported types.
-type RebindForm struct {
-	api.Rebinding
-}
-
-// addRebind adds the operation that binds an account of the directory to another entry.
-func (a *API) addRebind() {
-	type input struct {
-		UserItem
-		Body *RebindForm `required:"false"`
-	}
-	type output struct{ Body api.LogInsEnded }
-	op := accessOperation("user", "rebindInstallUser", http.MethodPost, "/superuser/users/{username}/rebind", "Bind an account of the directory to another entry")
-	op.Description = "An account of LDAP belongs to the entry that has logged in with it first, by the entry's id. This gives it to another entry, " +
-		"or takes its entry away: the next one that logs in by the account's name then gets it. The account's sessions, refresh tokens and personal tokens end. " +
-		"400: the account isn't one of the directory. 409: another account has the entry, or the name by which it logs in."
-	op.Errors = append(op.Errors, http.StatusServiceUnavailable)
-	add(a, auth.Operate, op, func(ctx context.Context, in *input) (*output, error) {
-		form := RebindForm{}
-		if in.Body != nil {
-			form = *in.Body
-		}
-		e, err := a.rebind(ctx, in.Username, form.Rebinding)
-		return &output{api.LogInsEnded{Sessions: e.Sessions, RefreshTokens: e.RefreshTokens, PersonalTokens: e.PersonalTokens}}, err
-	})
-}
-
-func (a *API) rebind(ctx context.Context, name string, to api.Rebinding) (e auth.Ended, err error) {
+func (a *API) rebind(ctx context.Context, name string, to *api.RebindForm) (e auth.Ended, err error) {
 	if err := checkUnbounded(ctx, "another person's account"); err != nil {
 		return e, err
 	}
@@ -394,7 +281,7 @@ func (a *API) rebind(ctx context.Context, name string, to api.Rebinding) (e auth
 	return a.opt.Accounts.Rebind(ctx, name, r)
 }
 
-func (a *API) changeUser(ctx context.Context, name string, c api.UserChange) (u auth.Account, err error) {
+func (a *API) changeUser(ctx context.Context, name string, c api.UserChangeForm) (u auth.Account, err error) {
 	if u, err = a.opt.Accounts.Person(ctx, name); err != nil {
 		return u, err
 	}
@@ -432,19 +319,14 @@ func (a *API) changeUser(ctx context.Context, name string, c api.UserChange) (u 
 	return a.opt.Accounts.Person(ctx, name)
 }
 
-// addTokenKeys adds the operation that replaces the keys of registry tokens.
-func (a *API) addTokenKeys() {
-	op := accessOperation("user", "rotateTokenKeys", http.MethodPost, "/superuser/tokenkeys/rotate", "Replace the keys that sign registry tokens")
-	op.DefaultStatus = http.StatusNoContent
-	op.Description = "For an operator who wants the keys replaced before their time. Tokens that are in use stay valid until they expire, after some minutes."
-	add(a, auth.Operate, op, func(ctx context.Context, _ *struct{}) (*struct{}, error) {
-		c := a.server.Auth()
-		if c == nil {
-			return nil, server.Refusal(http.StatusBadRequest, "the registry has no access control, so it signs no tokens")
-		}
-		if err := a.logAct(ctx, audit.RotateKeys, map[string]any{}); err != nil {
-			return nil, err
-		}
-		return nil, c.Tokens().RotateNow(ctx)
-	})
+// rotateTokenKeys replaces the keys that sign registry tokens.
+func (a *API) rotateTokenKeys(ctx context.Context, _ *struct{}) (*api.None, error) {
+	c := a.server.Auth()
+	if c == nil {
+		return nil, server.Refusal(http.StatusBadRequest, "the registry has no access control, so it signs no tokens")
+	}
+	if err := a.logAct(ctx, audit.RotateKeys, map[string]any{}); err != nil {
+		return nil, err
+	}
+	return nil, c.Tokens().RotateNow(ctx)
 }

@@ -1,12 +1,14 @@
 package ui
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 func (u *UI) addAccounts() {
@@ -27,46 +29,22 @@ type secret struct {
 	Use   string // a command that uses it
 }
 
-// userRow is a person's account.
-type userRow struct {
-	Name        string     `json:"name"`
-	Email       string     `json:"email"`
-	Superuser   bool       `json:"super_user"`
-	Enabled     bool       `json:"enabled"`
-	Source      string     `json:"source"`
-	HasPassword bool       `json:"has_password"`
-	CreatedAt   time.Time  `json:"created_at"`
-	LastUsedAt  *time.Time `json:"last_used_at"`
-}
-
-// Local says that Purser itself keeps the account's password.
-func (u userRow) Local() bool { return u.Source == "local" }
-
-// InDirectory says that the account belongs to an entry of the directory of LDAP.
-func (u userRow) InDirectory() bool { return u.Source == "ldap" }
-
 // showAccounts lists people's accounts, with a notice and a new secret after a form.
 func (q *request) showAccounts(n *notice, made *secret) error {
-	query := url.Values{"limit": {"50"}}
-	for from, to := range map[string]string{"q": "contains", "page": "next_page"} {
-		if value := q.query(from); value != "" {
-			query.Set(to, value)
-		}
-	}
-	var list struct {
-		Users    []userRow `json:"users"`
-		NextPage string    `json:"next_page"`
-	}
+	var list api.UserList
 	var d struct {
 		Off, Query, Me string
 		Made           *secret
-		Users          []userRow
+		Users          []api.UserView
 		Pages          pages
 	}
 	if q.open() {
 		d.Off = noAccounts
-	} else if err := q.get("/superuser/users", query, &list); err != nil {
-		return err
+	} else {
+		var err error
+		if list, err = run(q, api.ListUsers, api.UserQuery{Contains: q.query("q"), Limit: 50, NextPage: q.query("page")}); err != nil {
+			return err
+		}
 	}
 	d.Query, d.Me, d.Made, d.Users, d.Pages = q.query("q"), q.account(), made, list.Users, q.pagesOf(q.keep("q"), list.NextPage)
 	return q.show("accounts", page{
@@ -81,53 +59,43 @@ func (q *request) showAccounts(n *notice, made *secret) error {
 // changeAccounts creates, changes and deletes accounts.
 func changeAccounts(q *request) error {
 	name := strings.TrimSpace(q.form.Get("name"))
-	path := apiPath("/superuser/users/%s", name)
-	change := func(body any, text string) error {
-		if err := q.call(http.MethodPut, path, body, nil); err != nil {
+	item := api.UserItem{Username: name}
+	yes, no := true, false
+	change := func(form api.UserChangeForm, text string, made *secret) error {
+		if _, err := run(q, api.ChangeUser, api.UserChange{UserItem: item, Body: form}); err != nil {
 			return q.showAccounts(failure(err), nil)
 		}
-		return q.showAccounts(&notice{Text: text}, nil)
+		return q.showAccounts(&notice{Text: text}, made)
+	}
+	password := func(text string) *secret {
+		return &secret{name, "password", text, "docker login -u " + name + " " + q.registryAddress().Host}
 	}
 	switch q.form.Get("do") {
 	case "create":
-		var made struct {
-			Password string `json:"password"`
-		}
-		body := map[string]any{"username": name, "email": strings.TrimSpace(q.form.Get("email")), "super_user": q.form.Get("superuser") == "true"}
-		if err := q.call(http.MethodPost, "/superuser/users", body, &made); err != nil {
+		form := api.NewUserForm{Username: name, Email: strings.TrimSpace(q.form.Get("email")), Superuser: q.form.Get("superuser") == "true"}
+		made, err := run(q, api.CreateUser, api.UserNew{Body: form})
+		if err != nil {
 			return q.showAccounts(failure(err), nil)
 		}
-		return q.showAccounts(&notice{Text: "The account " + name + " was created."}, &secret{name, "password", made.Password, "docker login -u " + name + " " + q.registryAddress().Host})
+		return q.showAccounts(&notice{Text: "The account " + name + " was created."}, password(made.Password))
 	case "enable":
-		return change(map[string]bool{"enabled": true}, name+" can log in again.")
+		return change(api.UserChangeForm{Enabled: &yes}, name+" can log in again.", nil)
 	case "disable":
-		return change(map[string]bool{"enabled": false}, name+" can no longer log in, and its log-ins have ended.")
+		return change(api.UserChangeForm{Enabled: &no}, name+" can no longer log in, and its log-ins have ended.", nil)
 	case "promote":
-		return change(map[string]bool{"super_user": true}, name+" administers the registry now.")
+		return change(api.UserChangeForm{Superuser: &yes}, name+" administers the registry now.", nil)
 	case "demote":
-		return change(map[string]bool{"super_user": false}, name+" no longer administers the registry.")
+		return change(api.UserChangeForm{Superuser: &no}, name+" no longer administers the registry.", nil)
 	case "reset":
 		text := newPassword()
-		if err := q.call(http.MethodPut, path, map[string]string{"password": text}, nil); err != nil {
-			return q.showAccounts(failure(err), nil)
-		}
-		return q.showAccounts(&notice{Text: name + " has a new password, and its log-ins have ended. Its personal tokens stay: “End all log-ins” revokes them too, if you say so."}, &secret{name, "password", text, "docker login -u " + name + " " + q.registryAddress().Host})
+		return change(api.UserChangeForm{Password: &text}, name+" has a new password, and its log-ins have ended. Its personal tokens stay: “End all log-ins” revokes them too, if you say so.", password(text))
 	case "end":
-		var ended struct {
-			Sessions       int `json:"sessions"`
-			RefreshTokens  int `json:"refresh_tokens"`
-			PersonalTokens int `json:"personal_tokens"`
-		}
-		personal := url.Values{"personal_tokens": {strconv.FormatBool(q.form.Get("personal_tokens") == "true")}}
-		if err := q.call(http.MethodPost, path+"/revoke?"+personal.Encode(), nil, &ended); err != nil {
-			return q.showAccounts(failure(err), nil)
-		}
-		return q.showAccounts(&notice{Text: fmt.Sprintf("Ended for %s: log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
-			name, ended.Sessions, ended.RefreshTokens, ended.PersonalTokens)}, nil)
+		ended, err := run(q, api.EndLogIns, api.LogInsEnd{UserItem: item, Personal: q.form.Get("personal_tokens") == "true"})
+		return q.showEnded("Ended for "+name+":", ended, err)
 	case "rebind":
-		return q.rebind(name, path)
+		return q.rebind(item)
 	case "delete":
-		if err := q.call(http.MethodDelete, path, nil, nil); err != nil {
+		if _, err := run(q, api.DeleteUser, item); err != nil {
 			return q.showAccounts(failure(err), nil)
 		}
 		return q.showAccounts(&notice{Text: "The account " + name + " was deleted. Its namespaces and repositories stay."}, nil)
@@ -135,70 +103,37 @@ func changeAccounts(q *request) error {
 	return q.showAccounts(&notice{Bad: true, Text: "The form doesn't say what to do."}, nil)
 }
 
-// rebind gives an account of the directory to another entry, or to the next one that logs in by its name.
-func (q *request) rebind(name, path string) error {
-	var ended struct {
-		Sessions       int `json:"sessions"`
-		RefreshTokens  int `json:"refresh_tokens"`
-		PersonalTokens int `json:"personal_tokens"`
-	}
-	entry := strings.TrimSpace(q.form.Get("entry"))
-	body := map[string]any{"directory_name": entry, "keep_personal_tokens": q.form.Get("keep") == "true"}
-	if err := q.call(http.MethodPost, path+"/rebind", body, &ended); err != nil {
+// showEnded says, after a text, which log-ins of an account have ended.
+func (q *request) showEnded(text string, ended api.LogInsEnded, err error) error {
+	if err != nil {
 		return q.showAccounts(failure(err), nil)
 	}
-	text := name + " goes to the next entry of the directory that logs in by this name."
-	if entry != "" {
-		text = name + " belongs to the entry that logs in as " + entry + ", and is called so from its next log-in on."
-	}
-	return q.showAccounts(&notice{Text: fmt.Sprintf("%s Ended: log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
+	return q.showAccounts(&notice{Text: fmt.Sprintf("%s log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
 		text, ended.Sessions, ended.RefreshTokens, ended.PersonalTokens)}, nil)
+}
+
+// rebind gives an account of the directory to another entry, or to the next one that logs in by its name.
+func (q *request) rebind(item api.UserItem) error {
+	entry := strings.TrimSpace(q.form.Get("entry"))
+	ended, err := run(q, api.RebindUser, api.Rebinding{UserItem: item, Body: &api.RebindForm{DirectoryName: entry, KeepTokens: q.form.Get("keep") == "true"}})
+	text := item.Username + " goes to the next entry of the directory that logs in by this name."
+	if entry != "" {
+		text = item.Username + " belongs to the entry that logs in as " + entry + ", and is called so from its next log-in on."
+	}
+	return q.showEnded(text+" Ended:", ended, err)
 }
 
 // failure is the notice of a form that the API has refused.
 func failure(err error) *notice { return &notice{Bad: true, Text: sentence(err.Error())} }
 
-// tokenRow is a personal token or a refresh token.
-type tokenRow struct {
-	UUID         string     `json:"uuid"`
-	Kind         string     `json:"kind"`
-	Title        string     `json:"title"`
-	Code         string     `json:"token_code"`
-	Repositories []string   `json:"repositories"`
-	Actions      []string   `json:"actions"`
-	CreatedAt    time.Time  `json:"created_at"`
-	ExpiresAt    *time.Time `json:"expires_at"`
-	LastUsedAt   *time.Time `json:"last_used_at"`
-}
-
-// sessionRow is a log-in of a browser.
-type sessionRow struct {
-	ID         string    `json:"id"`
-	CreatedAt  time.Time `json:"created_at"`
-	LastUsedAt time.Time `json:"last_used_at"`
-	Address    string    `json:"address"`
-	UserAgent  string    `json:"user_agent"`
-	Current    bool      `json:"current"`
-}
-
 // showAccount shows the account of the client, with a notice and a new token after a form.
 func (q *request) showAccount(n *notice, made *secret) error {
 	var d struct {
 		Off, Name string
-		User      struct {
-			Email       string `json:"email"`
-			Superuser   bool   `json:"super_user"`
-			HasPassword bool   `json:"has_password_set"`
-			Robot       bool   `json:"robot"`
-			Logins      []struct {
-				Service string `json:"service"`
-			} `json:"logins"`
-			Namespaces []ownNamespace `json:"organizations"`
-			NextPage   string         `json:"next_page"`
-		}
-		Tokens   []tokenRow
-		Sessions []sessionRow
-		Made     *secret
+		User      api.QuayUser
+		Tokens    []api.TokenView
+		Sessions  []api.SessionView
+		Made      *secret
 
 		TokenPages, SessionPages, NamespacePages pages
 	}
@@ -206,21 +141,16 @@ func (q *request) showAccount(n *notice, made *secret) error {
 	if q.open() {
 		d.Off = noAccounts
 	} else {
-		if err := q.get("/user", q.pageOf("namespaces", 50), &d.User); err != nil {
+		var err error
+		if d.User, err = run(q, api.GetOwnUser, q.paging("namespaces", 50)); err != nil {
 			return err
 		}
-		var tokens struct {
-			Tokens   []tokenRow `json:"tokens"`
-			NextPage string     `json:"next_page"`
-		}
-		if err := q.get("/user/apptoken", q.pageOf("tokens", 100), &tokens); err != nil && !hidden(err) {
+		tokens, err := run(q, api.ListTokens, api.TokenQuery{Paging: q.paging("tokens", 100)})
+		if err != nil && !hidden(err) {
 			return err
 		}
-		var sessions struct {
-			Sessions []sessionRow `json:"sessions"`
-			NextPage string       `json:"next_page"`
-		}
-		if err := q.get("/user/sessions", q.pageOf("sessions", 50), &sessions); err != nil && !hidden(err) {
+		sessions, err := run(q, api.ListSessions, q.paging("sessions", 50))
+		if err != nil && !hidden(err) {
 			return err
 		}
 		d.Tokens, d.Sessions = tokens.Tokens, sessions.Sessions
@@ -243,19 +173,20 @@ func changeAccount(q *request) error {
 	case "token":
 		return q.createToken()
 	case "revoke":
-		if err = q.call(http.MethodDelete, apiPath("/user/apptoken/%s", q.form.Get("id")), nil, nil); err == nil {
+		if _, err = run(q, api.RevokeToken, api.TokenItem{UUID: q.form.Get("id")}); err == nil {
 			return q.showAccount(&notice{Text: "The token was revoked: nobody can use it any longer."}, nil)
 		}
 	case "password":
 		if q.form.Get("password") != q.form.Get("again") {
 			return q.showAccount(&notice{Bad: true, Text: "The two new passwords differ."}, nil)
 		}
-		body := map[string]string{"password": q.form.Get("password"), "current_password": q.form.Get("current")}
-		if err = q.call(http.MethodPut, "/user", body, nil); err == nil {
+		next := q.form.Get("password")
+		form := api.OwnChangeForm{Password: &next, CurrentPassword: q.form.Get("current")}
+		if _, err = run(q, api.ChangeOwnUser, api.OwnChange{Body: form}); err == nil {
 			return q.redirect("/auth/login?" + url.Values{"next": {"/ui/account"}}.Encode())
 		}
 	case "end":
-		if err = q.call(http.MethodDelete, apiPath("/user/sessions/%s", q.form.Get("id")), nil, nil); err == nil {
+		if _, err = run(q, api.EndSession, api.SessionItem{ID: q.form.Get("id")}); err == nil {
 			return q.showAccount(&notice{Text: "The log-in has ended."}, nil)
 		}
 	case "end-others":
@@ -269,12 +200,9 @@ func changeAccount(q *request) error {
 // endOthers ends all log-ins of the account but that of the request.
 func (q *request) endOthers() error {
 	ended := 0
-	for query := (url.Values{}); ; {
-		var list struct {
-			Sessions []sessionRow `json:"sessions"`
-			NextPage string       `json:"next_page"`
-		}
-		if err := q.get("/user/sessions", query, &list); err != nil {
+	for next := ""; ; {
+		list, err := run(q, api.ListSessions, api.Paging{NextPage: next})
+		if err != nil {
 			return q.showAccount(failure(err), nil)
 		}
 		for _, s := range list.Sessions {
@@ -282,29 +210,61 @@ func (q *request) endOthers() error {
 				continue
 			}
 			// A log-in that has ended meanwhile is none to end.
-			if err := q.call(http.MethodDelete, apiPath("/user/sessions/%s", s.ID), nil, nil); err != nil && statusOf(err) != http.StatusNotFound {
+			if _, err := run(q, api.EndSession, api.SessionItem{ID: s.ID}); err != nil && statusOf(err) != http.StatusNotFound {
 				return q.showAccount(failure(err), nil)
 			}
 			ended++
 		}
-		if list.NextPage == "" {
+		if next = list.NextPage; next == "" {
 			break
 		}
-		query.Set("next_page", list.NextPage)
 	}
 	return q.showAccount(&notice{Text: plural(ended, "other log-in has ended.", "other log-ins have ended.") + " Tokens stay; revoke those that you no longer need."}, nil)
 }
 
 func (q *request) createToken() error {
-	body := map[string]any{"title": strings.TrimSpace(q.form.Get("title"))}
-	if err := q.addLimits(body); err != nil {
+	l, err := q.limits()
+	if err != nil {
 		return q.showAccount(failure(err), nil)
 	}
-	var made struct {
-		Token tokenRow `json:"token"`
-	}
-	if err := q.call(http.MethodPost, "/user/apptoken", body, &made); err != nil {
+	made, err := run(q, api.CreateToken, api.TokenNew{Body: api.NewTokenForm{
+		Title: strings.TrimSpace(q.form.Get("title")), Repositories: l.repositories, Actions: l.actions, ExpiresAt: l.end,
+	}})
+	if err != nil {
 		return q.showAccount(failure(err), nil)
 	}
 	return q.showAccount(&notice{Text: "The token was made."}, &secret{made.Token.Title, "token", made.Token.Code, "docker login -u " + q.account() + " " + q.registryAddress().Host})
+}
+
+// limits are those of a form for a token or a robot: nil is no limit, an empty list allows nothing.
+type limits struct {
+	repositories, actions []string
+	end                   *time.Time // nil: never
+}
+
+// limits reads the limits of a form, which has boxes of their own for lists that allow nothing.
+func (q *request) limits() (l limits, err error) {
+	l.actions, l.repositories = q.form["action"], strings.Fields(q.form.Get("repositories"))
+	for _, limit := range []struct {
+		member, noun string
+		list         *[]string
+	}{{"actions", "action", &l.actions}, {"repositories", "repository", &l.repositories}} {
+		switch none := q.form.Get("no-"+limit.member) == "true"; {
+		case none && len(*limit.list) > 0:
+			return l, fmt.Errorf("%q is picked beside %s: leave one of them out", "no "+limit.noun, strings.Join(*limit.list, ", "))
+		case none:
+			*limit.list = []string{}
+		case len(*limit.list) == 0:
+			*limit.list = nil
+		}
+	}
+	if text := q.form.Get("expires"); text != "" {
+		day, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			return l, errors.New(text + " is not a day like 2026-03-05")
+		}
+		end := day.AddDate(0, 0, 1) // the day itself is included
+		l.end = &end
+	}
+	return l, nil
 }

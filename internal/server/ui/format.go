@@ -38,6 +38,7 @@ var functions = template.FuncMap{
 	"actions":  actions,
 	"teamrole": teamRole,
 	"nolimits": func() robotRow { return robotRow{} },
+	"inown":    inOwn,
 	// none says whether a limit allows nothing. Nil is no limit.
 	"none":    func(list []string) bool { return list != nil && len(list) == 0 },
 	"percent": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },

@@ -25,25 +25,18 @@ type overview struct {
 	Plots        []*plot
 	NoPlots      string // why there is no chart of pushes
 	Repositories []repositoryRow
-	Namespaces   []ownNamespace
+	Namespaces   []api.QuayOrganization
 	// MoreNamespaces says that there are more than these.
 	MoreNamespaces bool
 	LoggedIn       bool
 }
 
-// ownNamespace is a namespace in which the client has a role.
-type ownNamespace struct {
-	Name      string `json:"name"`
-	Admin     bool   `json:"is_org_admin"`
-	MayCreate bool   `json:"can_create_repo"`
-}
-
-// Role says what the client may do in the namespace.
-func (n ownNamespace) Role() string {
+// inOwn says what the client may do in a namespace in which it has a role.
+func inOwn(n api.QuayOrganization) string {
 	switch {
-	case n.Admin:
+	case n.IsOrgAdmin:
 		return "administers it"
-	case n.MayCreate:
+	case n.CanCreateRepo:
 		return "may push"
 	}
 	return "may read"
@@ -180,18 +173,15 @@ const maxOwn = 5
 
 // showOwn fills the overview of a client that doesn't operate the registry.
 func (q *request) showOwn(d *overview) error {
-	var user struct {
-		Namespaces []ownNamespace `json:"organizations"`
-		NextPage   string         `json:"next_page"`
-	}
-	if err := q.get("/user", url.Values{"limit": {"50"}}, &user); err != nil && !hidden(err) {
+	user, err := run(q, api.GetOwnUser, api.Paging{Limit: 50})
+	if err != nil && !hidden(err) {
 		return err
 	}
-	d.Namespaces, d.MoreNamespaces = user.Namespaces, user.NextPage != ""
+	d.Namespaces, d.MoreNamespaces = user.Organizations, user.NextPage != ""
 	if !d.LoggedIn {
 		return nil
 	}
-	for _, n := range user.Namespaces[:min(len(user.Namespaces), maxOwn)] {
+	for _, n := range user.Organizations[:min(len(user.Organizations), maxOwn)] {
 		list, err := q.namespaceConcerns(n.Name)
 		if err != nil {
 			return err
@@ -201,8 +191,8 @@ func (q *request) showOwn(d *overview) error {
 	// The account's own namespace, of which /user/aggregatelogs is, may not exist, and is rarely all
 	// that is the client's. Only who administers a namespace may see its log, so the title names these.
 	var names, logs []string
-	for _, n := range user.Namespaces {
-		if n.Admin && len(logs) < maxOwn {
+	for _, n := range user.Organizations {
+		if n.IsOrgAdmin && len(logs) < maxOwn {
 			names, logs = append(names, clip(40, n.Name)), append(logs, apiPath("/organization/%s", n.Name))
 		}
 	}

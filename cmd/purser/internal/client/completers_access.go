@@ -16,17 +16,20 @@ func words(list ...string) completer {
 	return func(context.Context, *api.Client, []string, string) ([]string, bool) { return list, false }
 }
 
-// users completes the names of people's accounts.
-func users(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
-	var page struct{ Users []api.UserView }
-	if c.Get(ctx, api.Path("superuser", "users"), url.Values{"contains": {word}, "limit": {completionMost}}, &page) == nil {
-		for _, u := range page.Users {
-			if strings.HasPrefix(u.Username, word) {
-				list = append(list, u.Username)
-			}
+// named returns the names of a list that begin with `word`.
+func named[T any](list []T, word string, name func(T) string) (names []string) {
+	for _, item := range list {
+		if strings.HasPrefix(name(item), word) {
+			names = append(names, name(item))
 		}
 	}
-	return list, false
+	return names
+}
+
+// users completes the names of people's accounts.
+func users(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
+	page, _ := api.ListUsers.Call(ctx, c, api.UserQuery{Contains: word, Limit: 100})
+	return named(page.Users, word, func(u api.UserView) string { return u.Username }), false
 }
 
 // robots completes a robot: first its namespace with a plus sign, then the namespace's robots.
@@ -52,12 +55,10 @@ func robots(ctx context.Context, c *api.Client, args []string, word string) (lis
 
 // tokens completes the identifiers of the user's own tokens.
 func tokens(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
-	var page struct{ Tokens []api.TokenView }
-	if c.Get(ctx, tokensPath, nil, &page) == nil {
-		for _, t := range page.Tokens {
-			if strings.HasPrefix(t.UUID, word) {
-				list = append(list, cobra.CompletionWithDesc(t.UUID, command.Printable(t.Title)))
-			}
+	page, _ := api.ListTokens.Call(ctx, c, api.TokenQuery{})
+	for _, t := range page.Tokens {
+		if strings.HasPrefix(t.UUID, word) {
+			list = append(list, cobra.CompletionWithDesc(t.UUID, command.Printable(t.Title)))
 		}
 	}
 	return list, false

@@ -78,8 +78,8 @@ func loginTarget(src *command.Source, cmd *cobra.Command, args []string) (*api.C
 func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secret string, expires *time.Time) error {
 	ctx, key, insecure := cmd.Context(), api.ServerKey(c.Server()), command.Insecure(cmd)
 	withName := c.With(api.Credentials{Name: name, Password: secret, Insecure: insecure})
-	var who userView
-	if err := withName.Get(ctx, ownPath, nil, &who); err != nil {
+	who, err := api.GetOwnUser.Call(ctx, withName, api.Paging{})
+	if err != nil {
 		return err
 	}
 	if who.Anonymous {
@@ -87,13 +87,12 @@ func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secr
 	}
 	login := command.Login{Name: who.Username, Token: secret}
 	if !isSecret(secret) {
-		var err error
 		if login, err = makeToken(ctx, withName, who.Username, expires); err != nil {
 			return err
 		}
 	}
 	var before command.Login
-	err := logins.Change(func(servers map[string]command.Login) { before, servers[key] = servers[key], login })
+	err = logins.Change(func(servers map[string]command.Login) { before, servers[key] = servers[key], login })
 	if err != nil {
 		return errors.Join(err, revoke(ctx, c, login, insecure)) // nobody knows the token otherwise
 	}
@@ -123,8 +122,8 @@ func makeToken(ctx context.Context, c *api.Client, name string, expires *time.Ti
 	}
 	title := "purser CLI on " + host
 	title = strings.ToValidUTF8(title[:min(len(title), 255)], "")
-	var made api.TokenAnswer
-	if err := c.Post(ctx, tokensPath, api.NewToken{Title: title, ExpiresAt: expires}, &made); err != nil {
+	made, err := api.CreateToken.Call(ctx, c, api.TokenNew{Body: api.NewTokenForm{Title: title, ExpiresAt: expires}})
+	if err != nil {
 		return command.Login{}, err
 	}
 	return command.Login{Name: name, Token: made.Token.Code, TokenID: made.Token.UUID, Expires: made.Token.ExpiresAt}, nil
@@ -137,7 +136,7 @@ func revoke(ctx context.Context, c *api.Client, l command.Login, insecure bool) 
 		return nil
 	}
 	c = c.With(api.Credentials{Token: l.Token, From: "your log-in", Insecure: insecure})
-	err := c.Delete(ctx, tokensPath+api.Path(l.TokenID), nil)
+	_, err := api.RevokeToken.Call(ctx, c, api.TokenItem{UUID: l.TokenID})
 	if e, ok := errors.AsType[*api.Error](err); ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusNotFound) {
 		return nil
 	}

@@ -10,9 +10,6 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 )
 
-// tokensPath is the API's path of the user's own tokens.
-const tokensPath = "/user/apptoken"
-
 func tokenCommand(src *command.Source) *cobra.Command {
 	cmd := command.Group("token", "Manage your tokens, which stand in for your password",
 		tokenListCommand(src), tokenCreateCommand(src), tokenRevokeCommand(src))
@@ -24,7 +21,7 @@ func tokenListCommand(src *command.Source) *cobra.Command {
 		Long: "List your personal tokens, and the refresh tokens that clients such as docker have got at a log-in."}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, err := api.All[api.TokenView](cmd.Context(), c, tokensPath, "tokens")
+		list, _, err := api.List(cmd.Context(), c, api.ListTokens, api.TokenQuery{}, 0)
 		if err != nil {
 			return err
 		}
@@ -47,10 +44,10 @@ func tokenCreateCommand(src *command.Source) *cobra.Command {
 	}
 	format, limits, expires := command.AddFormat(cmd), addLimits(cmd), addExpiry(cmd, "it ends")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var made api.TokenAnswer
-		n := api.NewToken{Title: args[0], ExpiresAt: *expires}
-		n.Repositories, n.Actions = limits.limits()
-		if err := c.Post(cmd.Context(), tokensPath, n, &made); err != nil {
+		form := api.NewTokenForm{Title: args[0], ExpiresAt: *expires}
+		form.Repositories, form.Actions = limits.limits()
+		made, err := api.CreateToken.Call(cmd.Context(), c, api.TokenNew{Body: form})
+		if err != nil {
 			return err
 		}
 		return printSecret(cmd, format, made.Token, "Created token %s.\nThe token, which isn't told again: %s\n", made.Token.UUID, made.Token.Code)
@@ -65,10 +62,10 @@ func tokenRevokeCommand(src *command.Source) *cobra.Command {
 		if err := checkArg("UUID", args[0], checkUUID); err != nil {
 			return err
 		}
-		path, title := tokensPath+api.Path(args[0]), ""
+		item, title := api.TokenItem{UUID: args[0]}, ""
 		if !*yes {
-			var t api.TokenAnswer
-			if err := c.Get(cmd.Context(), path, nil, &t); err != nil {
+			t, err := api.GetToken.Call(cmd.Context(), c, item)
+			if err != nil {
 				return err
 			}
 			title = t.Token.Title
@@ -76,7 +73,7 @@ func tokenRevokeCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], command.Printable(title)); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+		if _, err := api.RevokeToken.Call(cmd.Context(), c, item); err != nil {
 			return fmt.Errorf("revoking the token: %w", err)
 		}
 		return say(cmd, "Revoked token %s.\n", args[0])

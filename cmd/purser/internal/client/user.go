@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,10 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth/password"
 )
 
-// ownPath is the API's path of the user's own account.
-const ownPath = "/user"
-
-// userView is the user's own account in the API's format.
+// userView is the user's own account as "user show" prints it.
 type userView struct {
 	Anonymous   bool   `json:"anonymous"`
 	Username    string `json:"username"`
@@ -44,22 +38,13 @@ func userCommand(src *command.Source, more ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-func userPath(name string) string { return api.Path("superuser", "users", name) }
-
 func userListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List people's accounts", Args: cobra.NoArgs}
 	format, limit := command.AddFormat(cmd), addLimit(cmd)
 	var contains string
 	cmd.Flags().StringVar(&contains, "contains", "", "only names that hold `TEXT`")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]api.UserView, string, error) {
-			var page struct {
-				Users    []api.UserView `json:"users"`
-				NextPage string         `json:"next_page"`
-			}
-			err := c.Get(cmd.Context(), api.Path("superuser", "users"), parameters("contains", contains, "next_page", cursor, "limit", strconv.Itoa(n)), &page)
-			return page.Users, page.NextPage, err
-		})
+		list, more, err := api.List(cmd.Context(), c, api.ListUsers, api.UserQuery{Contains: contains}, *limit)
 		if err != nil {
 			return err
 		}
@@ -92,19 +77,19 @@ func userCreateCommand(src *command.Source) *cobra.Command {
 		Example: "  purser user create alice --email alice@example.com",
 	}
 	format, input := command.AddFormat(cmd), addPasswordStdin(cmd)
-	n := api.NewUser{}
-	cmd.Flags().StringVar(&n.Email, "email", "", "the person's `ADDRESS`")
-	cmd.Flags().BoolVar(&n.Superuser, "admin", false, "make it an administrator of the registry")
+	form := api.NewUserForm{}
+	cmd.Flags().StringVar(&form.Email, "email", "", "the person's `ADDRESS`")
+	cmd.Flags().BoolVar(&form.Superuser, "admin", false, "make it an administrator of the registry")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		n.Username = args[0]
+		form.Username = args[0]
 		if input.stdin {
 			var err error
-			if n.Password, err = input.readNew(cmd); err != nil {
+			if form.Password, err = input.readNew(cmd); err != nil {
 				return err
 			}
 		}
-		var made api.UserMade
-		if err := c.Post(cmd.Context(), api.Path("superuser", "users"), n, &made); err != nil {
+		made, err := api.CreateUser.Call(cmd.Context(), c, api.UserNew{Body: form})
+		if err != nil {
 			return err
 		}
 		text := fmt.Sprintf("Created account %s.\n", command.Printable(made.Username))
@@ -123,8 +108,8 @@ func userShowCommand(src *command.Source) *cobra.Command {
 		if len(args) == 0 {
 			return showOwn(cmd, c, format)
 		}
-		var u api.UserView
-		if err := c.Get(cmd.Context(), userPath(args[0]), nil, &u); err != nil {
+		u, err := api.GetUser.Call(cmd.Context(), c, api.UserItem{Username: args[0]})
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), u, func(w io.Writer) error {
@@ -137,10 +122,11 @@ func userShowCommand(src *command.Source) *cobra.Command {
 }
 
 func showOwn(cmd *cobra.Command, c *api.Client, format *command.Format) error {
-	var u userView
-	if err := c.Get(cmd.Context(), ownPath, nil, &u); err != nil {
+	own, err := api.GetOwnUser.Call(cmd.Context(), c, api.Paging{})
+	if err != nil {
 		return err
 	}
+	u := userView{own.Anonymous, own.Username, own.Email, own.Superuser, own.HasPassword, own.Robot}
 	return format.Print(cmd.OutOrStdout(), u, func(w io.Writer) error {
 		if u.Anonymous {
 			_, err := fmt.Fprintf(w, "The registry at %s is open: nobody needs to log in.\n", c.Name())
@@ -169,8 +155,8 @@ func userPasswordCommand(src *command.Source) *cobra.Command {
 	}
 	format, input := command.AddFormat(cmd), addPasswordStdin(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var own userView
-		if err := c.Get(cmd.Context(), ownPath, nil, &own); err != nil {
+		own, err := api.GetOwnUser.Call(cmd.Context(), c, api.Paging{})
+		if err != nil {
 			return err
 		}
 		if len(args) == 0 || !own.Anonymous && args[0] == own.Username {
@@ -179,15 +165,14 @@ func userPasswordCommand(src *command.Source) *cobra.Command {
 		made := api.UserMade{Username: args[0]}
 		next := password.Generate()
 		if input.stdin {
-			var err error
 			if next, err = input.readNew(cmd); err != nil {
 				return err
 			}
 		} else {
 			made.Password = next
 		}
-		var u api.UserView
-		if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Password: &next}, &u); err != nil {
+		u, err := changeUser(cmd, c, args[0], api.UserChangeForm{Password: &next})
+		if err != nil {
 			return err
 		}
 		made.Email, made.Superuser = u.Email, u.Superuser
@@ -218,17 +203,21 @@ func changeOwnPassword(cmd *cobra.Command, c *api.Client, input *passwordInput) 
 	} else {
 		old = text
 	}
-	if err := c.Put(cmd.Context(), ownPath, api.OwnChange{CurrentPassword: old, Password: &next}, nil); err != nil {
+	if _, err := api.ChangeOwnUser.Call(cmd.Context(), c, api.OwnChange{Body: api.OwnChangeForm{CurrentPassword: old, Password: &next}}); err != nil {
 		return err
 	}
 	return say(cmd, "Changed your password, and ended your log-ins. Your personal tokens stay: see \"purser token list\".\n")
+}
+
+func changeUser(cmd *cobra.Command, c *api.Client, name string, form api.UserChangeForm) (api.UserView, error) {
+	return api.ChangeUser.Call(cmd.Context(), c, api.UserChange{UserItem: api.UserItem{Username: name}, Body: form})
 }
 
 func userEnableCommand(src *command.Source, name, short string, enabled bool) *cobra.Command {
 	return &cobra.Command{
 		Use: name + " NAME", Short: short, Args: cobra.ExactArgs(1),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Enabled: &enabled}, nil); err != nil {
+			if _, err := changeUser(cmd, c, args[0], api.UserChangeForm{Enabled: &enabled}); err != nil {
 				return err
 			}
 			return say(cmd, "Account %s is %sd now.\n", command.Printable(args[0]), name)
@@ -244,7 +233,7 @@ func userAdminCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 			on := args[1] == "on"
-			if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Superuser: &on}, nil); err != nil {
+			if _, err := changeUser(cmd, c, args[0], api.UserChangeForm{Superuser: &on}); err != nil {
 				return err
 			}
 			return say(cmd, "Account %s is %s administrator of the registry now.\n", command.Printable(args[0]), map[bool]string{true: "an", false: "no"}[on])
@@ -269,9 +258,8 @@ func userRevokeCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "%s of %s? What uses them must log in again.", what, command.Printable(args[0])); err != nil {
 			return err
 		}
-		var e api.LogInsEnded
-		query := url.Values{"personal_tokens": {strconv.FormatBool(personal)}}
-		if err := c.Do(cmd.Context(), http.MethodPost, userPath(args[0])+"/revoke", query, nil, &e); err != nil {
+		e, err := api.EndLogIns.Call(cmd.Context(), c, api.LogInsEnd{UserItem: api.UserItem{Username: args[0]}, Personal: personal})
+		if err != nil {
 			return err
 		}
 		return say(cmd, "Ended for %s: log-ins of browsers %d, refresh tokens %d, personal tokens %d.\n",
@@ -290,7 +278,7 @@ func userRebindCommand(src *command.Source) *cobra.Command {
 		Example: "  purser user rebind alice\n  purser user rebind alice --to alice.smith --keep-personal-tokens",
 	}
 	yes := command.AddYes(cmd)
-	var to api.Rebinding
+	var to api.RebindForm
 	cmd.Flags().StringVar(&to.DirectoryName, "to", "", "the entry that logs in by this `NAME` in the directory")
 	cmd.Flags().BoolVar(&to.KeepTokens, "keep-personal-tokens", false, "leave the account its personal tokens: it is the same person's")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -304,8 +292,8 @@ func userRebindCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Give account %s to %s, and end its log-ins?", command.Printable(args[0]), whose); err != nil {
 			return err
 		}
-		var e api.LogInsEnded
-		if err := c.Post(cmd.Context(), userPath(args[0])+"/rebind", to, &e); err != nil {
+		e, err := api.RebindUser.Call(cmd.Context(), c, api.Rebinding{UserItem: api.UserItem{Username: args[0]}, Body: &to})
+		if err != nil {
 			return err
 		}
 		return say(cmd, "Account %s belongs to %s now. Ended: log-ins of browsers %d, refresh tokens %d, personal tokens %d.\n",
@@ -321,7 +309,7 @@ func userDeleteCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Delete account %s with its roles and tokens? That can't be undone.", command.Printable(args[0])); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), userPath(args[0]), nil); err != nil {
+		if _, err := api.DeleteUser.Call(cmd.Context(), c, api.UserItem{Username: args[0]}); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted account %s.\n", command.Printable(args[0]))
