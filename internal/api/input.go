@@ -73,9 +73,6 @@ type Paging struct {
 // MostOfPage is the most entries of a page.
 const MostOfPage = 500
 
-// Paged returns the parameters, for functions of several inputs that have them.
-func (p Paging) Paged() Paging { return p }
-
 // Most returns how many entries the page has at most.
 func (p Paging) Most() int {
 	if p.Limit == 0 {

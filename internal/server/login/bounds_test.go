@@ -121,7 +121,7 @@ func TestLimitsSurviveEachForm(t *testing.T) {
 		}
 		path := fmt.Sprintf("/organization/acme/robots/r%d", i)
 		var robot, told api.RobotView
-		root.Manage(t, "PUT", path, marshal(t, api.NewRobot{Repositories: c.limits, Actions: actions})).Into(t, 201, &robot)
+		root.Manage(t, "PUT", path, marshal(t, api.NewRobotForm{Repositories: c.limits, Actions: actions})).Into(t, 201, &robot)
 		same("a new robot", robot.Repositories)
 		if (robot.Actions == nil) != (actions == nil) || !slices.Equal(robot.Actions, actions) {
 			t.Errorf("actions %#v were written, %#v are read", actions, robot.Actions)
@@ -129,7 +129,7 @@ func TestLimitsSurviveEachForm(t *testing.T) {
 		root.Manage(t, "GET", path, "").Into(t, 200, &told)
 		same("a robot", told.Repositories)
 		told = api.RobotView{}
-		root.Manage(t, "PATCH", path, marshal(t, api.RobotChange{Repositories: api.Limit{Set: true, Values: c.limits}, Actions: api.Limit{Set: true, Values: actions}})).Into(t, 200, &told)
+		root.Manage(t, "PATCH", path, marshal(t, api.RobotChangeForm{Repositories: api.Limit{Set: true, Values: c.limits}, Actions: api.Limit{Set: true, Values: actions}})).Into(t, 200, &told)
 		same("a changed robot", told.Repositories)
 		if (told.Actions == nil) != (actions == nil) || !slices.Equal(told.Actions, actions) {
 			t.Errorf("a changed robot: actions %#v were written, %#v are read", actions, told.Actions)

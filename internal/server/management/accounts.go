@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
@@ -37,21 +35,6 @@ func (a *API) addAccess() {
 	a.addPermissions()
 	a.addTokens()
 	a.addSessions()
-}
-
-// accessOperation describes an operation on accounts and their rights.
-func accessOperation(tag, id, method, path, summary string) huma.Operation {
-	op := huma.Operation{
-		OperationID: id, Method: method, Path: path, Tags: []string{tag}, Summary: summary,
-		Errors: []int{http.StatusNotFound},
-	}
-	switch method {
-	case http.MethodDelete:
-		op.DefaultStatus = http.StatusNoContent
-	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		op.Errors = append(op.Errors, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
-	}
-	return op
 }
 
 // may says whether the client of the request has the access to the resource. It doesn't change

@@ -12,66 +12,52 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-type federationOutput struct {
-	Body []api.FederationRule `nullable:"false"`
+// addFederation binds the operations on the rules by which tokens of other issuers log in as a robot.
+func (a *API) addFederation() {
+	serve(a, api.GetFederation, func(ctx context.Context, in *api.RobotItem) (*api.FederationRules, error) {
+		return a.federation(ctx, in.Name())
+	})
+	serve(a, api.SetFederation, a.setFederation)
+	serve(a, api.DeleteFederation, func(ctx context.Context, in *api.RobotItem) (*api.None, error) {
+		return nil, a.opt.Accounts.SetFederations(ctx, in.Name(), nil)
+	})
 }
 
-// addFederation adds the operations on the rules by which tokens of other issuers log in as a
-// robot. I is an input without a body, F the input with rules.
-func addFederation[I oneRobot, F interface {
-	oneRobot
-	federationRules
-}](a *API, texts robotRoutes) {
-	path := texts.path + "/{robot_shortname}/federation"
-	add(a, auth.Administer, accessOperation("robot", "get"+texts.name+"RobotFederation", http.MethodGet, path, "List the rules by which other issuers' tokens log in as a robot of "+texts.of),
-		func(ctx context.Context, in *I) (*federationOutput, error) {
-			out, err := a.federation(ctx, robotName(*in))
-			return &federationOutput{out}, err
-		})
-	set := accessOperation("robot", "create"+texts.name+"RobotFederation", http.MethodPost, path, "Set the rules by which other issuers' tokens log in as a robot of "+texts.of)
-	set.Description = "Replaces all rules. Tokens that clients got by the rules before end."
-	add(a, auth.Administer, set, func(ctx context.Context, in *F) (*federationOutput, error) {
-		name := robotName(*in)
-		r, err := a.opt.Accounts.Robot(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if err := checkLimits(ctx, r.Limits); err != nil {
-			return nil, err
-		}
-		if err := checkEndless(ctx, "a rule"); err != nil {
-			return nil, err
-		}
-		list, err := a.federations((*in).rules())
-		if err != nil {
-			return nil, err
-		}
-		if err := a.opt.Accounts.SetFederations(ctx, name, list); err != nil {
-			return nil, err
-		}
-		out, err := a.federation(ctx, name)
-		return &federationOutput{out}, err
-	})
-	remove := accessOperation("robot", "delete"+texts.name+"RobotFederation", http.MethodDelete, path, "Delete the rules by which other issuers' tokens log in as a robot of "+texts.of)
-	add(a, auth.Administer, remove, func(ctx context.Context, in *I) (*struct{}, error) {
-		return nil, a.opt.Accounts.SetFederations(ctx, robotName(*in), nil)
-	})
+func (a *API) setFederation(ctx context.Context, in *api.FederationChange) (*api.FederationRules, error) {
+	r, err := a.opt.Accounts.Robot(ctx, in.Name())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkLimits(ctx, r.Limits); err != nil {
+		return nil, err
+	}
+	if err := checkEndless(ctx, "a rule"); err != nil {
+		return nil, err
+	}
+	list, err := a.federations(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.opt.Accounts.SetFederations(ctx, in.Name(), list); err != nil {
+		return nil, err
+	}
+	return a.federation(ctx, in.Name())
 }
 
 // federation lists the rules of a robot.
-func (a *API) federation(ctx context.Context, robot string) ([]api.FederationRule, error) {
+func (a *API) federation(ctx context.Context, robot string) (*api.FederationRules, error) {
 	if _, err := a.opt.Accounts.Robot(ctx, robot); err != nil {
 		return nil, err
 	}
 	found, err := a.opt.Accounts.Federations(ctx, robot)
-	list := []api.FederationRule{}
+	list := api.FederationRules{}
 	for _, f := range found {
 		rule := api.FederationRule{Issuer: f.Issuer, Audience: f.Audience, Subject: f.Claims["sub"], ID: f.ID.String()}
 		delete(f.Claims, "sub")
 		rule.Claims = f.Claims
 		list = append(list, rule)
 	}
-	return list, err
+	return &list, err
 }
 
 // federations checks rules and converts them for the store.

@@ -5,26 +5,11 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/server"
-)
-
-// TeamItem and TeamMemberItem are the parts of a path that name a team and one of its members.
-// They are exported because huma finds parameters only in exported types.
-type (
-	TeamItem struct {
-		api.InNamespace
-		Team string `path:"teamname" doc:"Name of the team" example:"developers"`
-	}
-	TeamMemberItem struct {
-		TeamItem
-		Member string `path:"membername" doc:"Name of the account" example:"alice"`
-	}
 )
 
 // teamRoles are the names of roles in Quay's routes for teams. Quay has no names for readers and
@@ -76,30 +61,10 @@ func (a *API) listTeams(ctx context.Context, out *namespaceDetails) error {
 	return err
 }
 
-// TeamForm is the body of a request to create or change a team. It is exported because huma makes
-// JSON schemas only of exported types.
-type TeamForm struct {
-	api.TeamRequest
-}
-
-// TransformSchema adds the read-only members of a team.
-func (TeamForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return api.ReadOnly(s, "name", "can_view", "new_team", "member_count", "is_synced", "groups", "avatar", "repo_count")
-}
-
-type teamOutput struct{ Body api.TeamView }
-
-// addTeams adds Quay's routes for the teams of a namespace.
+// addTeams binds the operations on the teams of namespaces.
 func (a *API) addTeams() {
-	const path = "/organization/{orgname}/team/{teamname}"
-	a.addTeamList()
-	type putInput struct {
-		TeamItem
-		Body TeamForm
-	}
-	put := accessOperation("team", "updateOrganizationTeam", http.MethodPut, path, "Create or change a team")
-	put.Description = "Its members get the role in the whole namespace. Of Quay's names, member is no role, creator is writer and admin is administrator."
-	add(a, auth.Administer, put, func(ctx context.Context, in *putInput) (*teamOutput, error) {
+	serve(a, api.ListTeams, a.teams)
+	serve(a, api.PutTeam, func(ctx context.Context, in *api.TeamChange) (*api.TeamView, error) {
 		role, err := parseTeamRole(in.Body.Role)
 		if err != nil {
 			return nil, err
@@ -110,36 +75,67 @@ func (a *API) addTeams() {
 		}
 		out, err := a.team(ctx, in.TeamItem)
 		out.NewTeam = created
-		return &teamOutput{out}, err
+		return &out, err
 	})
-	remove := accessOperation("team", "deleteOrganizationTeam", http.MethodDelete, path, "Delete a team")
-	remove.Description = "Its members lose the roles that they have by it."
-	add(a, auth.Administer, remove, func(ctx context.Context, in *TeamItem) (*struct{}, error) {
+	serve(a, api.DeleteTeam, func(ctx context.Context, in *api.TeamItem) (*api.None, error) {
 		return nil, a.opt.Accounts.DeleteTeam(ctx, in.Namespace, in.Team)
 	})
-	type rolesInput struct {
-		TeamItem
-		api.Paging
+	serve(a, api.ListTeamRoles, func(ctx context.Context, in *api.TeamRoleQuery) (*api.Permissions, error) {
+		t, err := a.opt.Accounts.Team(ctx, in.Namespace, in.Team)
+		if err != nil {
+			return nil, err
+		}
+		out, err := a.permissionsOf(ctx, in.Namespace, "", in.Team, in.Paging)
+		if err != nil {
+			return nil, err
+		}
+		if role, e := auth.ParseRole(out.NamespaceRole); e != nil || role < t.Role {
+			out.NamespaceRole = t.Role.Quay()
+		}
+		return out, nil
+	})
+	serve(a, api.ListTeamMembers, a.teamMembers)
+	serve(a, api.AddTeamMember, func(ctx context.Context, in *api.TeamMemberItem) (*api.MemberView, error) {
+		err := a.opt.Accounts.AddMember(ctx, in.Namespace, in.Team, in.Member)
+		return &api.MemberView{Name: in.Member, Kind: "user", IsRobot: strings.Contains(in.Member, "+")}, err
+	})
+	serve(a, api.RemoveTeamMember, func(ctx context.Context, in *api.TeamMemberItem) (*api.None, error) {
+		return nil, a.opt.Accounts.RemoveMember(ctx, in.Namespace, in.Team, in.Member)
+	})
+	serve(a, api.SetTeamSync, func(ctx context.Context, in *api.TeamSyncChange) (*api.TeamView, error) {
+		groups, err := syncGroups(in.Body)
+		if err != nil {
+			return nil, err
+		}
+		return a.syncTeam(ctx, in.TeamItem, groups)
+	})
+	serve(a, api.EndTeamSync, func(ctx context.Context, in *api.TeamItem) (*api.TeamView, error) { return a.syncTeam(ctx, *in, nil) })
+}
+
+func (a *API) teams(ctx context.Context, in *api.TeamQuery) (*api.TeamList, error) {
+	if err := isText("contains", in.Contains); err != nil {
+		return nil, err
 	}
-	type rolesOutput struct{ Body api.Permissions }
-	add(a, auth.Administer, accessOperation("team", "getOrganizationTeamPermissions", http.MethodGet, path+"/permissions", "List the roles of a team"),
-		func(ctx context.Context, in *rolesInput) (*rolesOutput, error) {
-			t, err := a.opt.Accounts.Team(ctx, in.Namespace, in.Team)
-			if err != nil {
-				return nil, err
-			}
-			out, err := a.permissionsOf(ctx, in.Namespace, "", in.Team, in.Paging)
-			if role, e := auth.ParseRole(out.NamespaceRole); e != nil || role < t.Role {
-				out.NamespaceRole = t.Role.Quay()
-			}
-			return &rolesOutput{out}, err
-		})
-	a.addTeamMembers(path + "/members")
-	a.addTeamSync(path + "/syncing")
+	after, err := pageAfter(in.Paging, "team")
+	if err != nil {
+		return nil, err
+	}
+	if err := a.opt.Accounts.CheckNamespace(ctx, in.Namespace); err != nil {
+		return nil, err
+	}
+	found, more, err := a.opt.Accounts.Teams(ctx, in.Namespace, in.Contains, after, in.Most())
+	out := &api.TeamList{Teams: []api.TeamView{}}
+	for _, t := range found {
+		out.Teams = append(out.Teams, viewTeam(t))
+	}
+	if more {
+		out.NextPage = cursor("team", found[len(found)-1].Name)
+	}
+	return out, err
 }
 
 // team describes a team with its groups.
-func (a *API) team(ctx context.Context, in TeamItem) (api.TeamView, error) {
+func (a *API) team(ctx context.Context, in api.TeamItem) (api.TeamView, error) {
 	t, err := a.opt.Accounts.Team(ctx, in.Namespace, in.Team)
 	if err != nil {
 		return api.TeamView{}, err
@@ -149,7 +145,7 @@ func (a *API) team(ctx context.Context, in TeamItem) (api.TeamView, error) {
 	return out, err
 }
 
-func (a *API) groups(ctx context.Context, in TeamItem) (list []api.TeamGroup, err error) {
+func (a *API) groups(ctx context.Context, in api.TeamItem) (list []api.TeamGroup, err error) {
 	found, err := a.opt.Accounts.TeamGroups(ctx, in.Namespace, in.Team)
 	for _, g := range found {
 		list = append(list, api.TeamGroup{Source: g.Source, Name: g.Name})
@@ -157,98 +153,37 @@ func (a *API) groups(ctx context.Context, in TeamItem) (list []api.TeamGroup, er
 	return list, err
 }
 
-// memberList is Quay's description of the members of a team.
-type memberList struct {
-	Name    string           `json:"name" doc:"Of the team"`
-	Members []api.MemberView `json:"members" nullable:"false" doc:"In the order of their names"`
-	CanEdit bool             `json:"can_edit" doc:"Always true"`
-	Synced  *memberSync      `json:"synced,omitempty" doc:"Absent: no group decides who its members are"`
-
-	NextPage string `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
-}
-
-// memberSync says which groups decide who is in a team.
-type memberSync struct {
-	Service string          `json:"service" enum:"oidc,ldap" doc:"The source of the first group"`
-	Groups  []api.TeamGroup `json:"groups" nullable:"false"`
-}
-
-// addTeamMembers adds the operations on the members of a team.
-func (a *API) addTeamMembers(path string) {
-	type listInput struct {
-		TeamItem
-		api.Paging
-		Pending bool `query:"includePending" doc:"Quay's clients send it; there are no invitations"`
+// teamMembers lists the members of a team.
+func (a *API) teamMembers(ctx context.Context, in *api.TeamMemberQuery) (*api.MemberList, error) {
+	after, err := pageAfter(in.Paging, "member")
+	if err != nil {
+		return nil, err
 	}
-	type listOutput struct{ Body memberList }
-	add(a, auth.Administer, accessOperation("team", "getOrganizationTeamMembers", http.MethodGet, path, "List the members of a team"),
-		func(ctx context.Context, in *listInput) (*listOutput, error) {
-			after, err := pageAfter(in.Paging, "member")
-			if err != nil {
-				return nil, err
-			}
-			found, more, err := a.opt.Accounts.Members(ctx, in.Namespace, in.Team, after, in.Most())
-			if err != nil {
-				return nil, err
-			}
-			out := memberList{Name: in.Team, CanEdit: true, Members: []api.MemberView{}}
-			for _, m := range found {
-				out.Members = append(out.Members, api.MemberView{Name: m.Account, Kind: "user", IsRobot: m.Robot, Synced: m.Synced})
-			}
-			if more {
-				out.NextPage = cursor("member", found[len(found)-1].Account)
-			}
-			groups, err := a.groups(ctx, in.TeamItem)
-			if len(groups) > 0 {
-				out.Synced = &memberSync{groups[0].Source, groups}
-			}
-			return &listOutput{out}, err
-		})
-	path += "/{membername}"
-	type output struct{ Body api.MemberView }
-	put := accessOperation("team", "updateOrganizationTeamMember", http.MethodPut, path, "Make an account a member of a team")
-	put.Description = "A robot can be a member of teams of its own namespace only."
-	add(a, auth.Administer, put, func(ctx context.Context, in *TeamMemberItem) (*output, error) {
-		err := a.opt.Accounts.AddMember(ctx, in.Namespace, in.Team, in.Member)
-		return &output{api.MemberView{Name: in.Member, Kind: "user", IsRobot: strings.Contains(in.Member, "+")}}, err
-	})
-	add(a, auth.Administer, accessOperation("team", "deleteOrganizationTeamMember", http.MethodDelete, path, "Remove a member from a team"),
-		func(ctx context.Context, in *TeamMemberItem) (*struct{}, error) {
-			return nil, a.opt.Accounts.RemoveMember(ctx, in.Namespace, in.Team, in.Member)
-		})
+	found, more, err := a.opt.Accounts.Members(ctx, in.Namespace, in.Team, after, in.Most())
+	if err != nil {
+		return nil, err
+	}
+	out := &api.MemberList{Name: in.Team, CanEdit: true, Members: []api.MemberView{}}
+	for _, m := range found {
+		out.Members = append(out.Members, api.MemberView{Name: m.Account, Kind: "user", IsRobot: m.Robot, Synced: m.Synced})
+	}
+	if more {
+		out.NextPage = cursor("member", found[len(found)-1].Account)
+	}
+	groups, err := a.groups(ctx, in.TeamItem)
+	if len(groups) > 0 {
+		out.Synced = &api.MemberSync{Service: groups[0].Source, Groups: groups}
+	}
+	return out, err
 }
 
-// addTeamSync adds the operations by which groups of OpenID Connect or LDAP decide who is in a
-// team.
-func (a *API) addTeamSync(path string) {
-	type input struct {
-		TeamItem
-		Body api.TeamSync
+// syncTeam lets groups decide who is in a team; with none, no groups decide.
+func (a *API) syncTeam(ctx context.Context, in api.TeamItem, groups []auth.TeamGroup) (*api.TeamView, error) {
+	if err := a.opt.Accounts.SetTeamGroups(ctx, in.Namespace, in.Team, groups); err != nil {
+		return nil, err
 	}
-	set := accessOperation("team", "enableOrganizationTeamSync", http.MethodPost, path, "Let groups decide who is in a team")
-	set.Description = "The members of the groups become members of the team when they log in, and stop being members when they log in without the group. " +
-		"Replaces the groups that the team has. Other members stay."
-	set = needsBody(set, map[string]any{"groups": []api.TeamGroup{{Source: auth.SourceOIDC, Name: "developers"}}})
-	add(a, auth.Administer, set, func(ctx context.Context, in *input) (*teamOutput, error) {
-		groups, err := syncGroups(in.Body)
-		if err != nil {
-			return nil, err
-		}
-		if err := a.opt.Accounts.SetTeamGroups(ctx, in.Namespace, in.Team, groups); err != nil {
-			return nil, err
-		}
-		out, err := a.team(ctx, in.TeamItem)
-		return &teamOutput{out}, err
-	})
-	end := accessOperation("team", "disableOrganizationTeamSync", http.MethodDelete, path, "Let no groups decide who is in a team")
-	end.DefaultStatus, end.Description = http.StatusOK, "Members by groups stop being members."
-	add(a, auth.Administer, end, func(ctx context.Context, in *TeamItem) (*teamOutput, error) {
-		if err := a.opt.Accounts.SetTeamGroups(ctx, in.Namespace, in.Team, nil); err != nil {
-			return nil, err
-		}
-		out, err := a.team(ctx, *in)
-		return &teamOutput{out}, err
-	})
+	out, err := a.team(ctx, in)
+	return &out, err
 }
 
 // syncGroups returns the groups that a request names.
@@ -278,22 +213,11 @@ func syncGroups(in api.TeamSync) (list []auth.TeamGroup, err error) {
 	return list, nil
 }
 
-// addMembers adds Quay's routes for the people who have rights in a namespace.
+// addMembers binds the operations on the people who have rights in a namespace.
 func (a *API) addMembers() {
-	type input struct {
-		api.InNamespace
-		api.Paging
-	}
-	type membersBody struct {
-		Members  []api.NamespaceMember `json:"members" nullable:"false" doc:"In the order of their names"`
-		NextPage string                `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
-	}
-	type membersOutput struct{ Body membersBody }
-	members := accessOperation("team", "getOrganizationMembers", http.MethodGet, "/organization/{orgname}/members", "List the members of a namespace")
-	members.Description = "Members are people who are in one of its teams, or have a role in the whole namespace."
-	add(a, auth.Administer, members, func(ctx context.Context, in *input) (*membersOutput, error) {
-		found, next, err := a.namespaceMembers(ctx, in.Namespace, false, in.Paging)
-		out := membersBody{[]api.NamespaceMember{}, next}
+	serve(a, api.ListNamespaceMembers, func(ctx context.Context, in *api.NamespaceMemberQuery) (*api.MembersBody, error) {
+		found, next, err := a.namespaceMembers(ctx, in, false)
+		out := &api.MembersBody{Members: []api.NamespaceMember{}, NextPage: next}
 		for _, m := range found {
 			view := api.NamespaceMember{Name: m.Account, Kind: "user", Teams: []api.TeamName{}, Repositories: allBelow(m.Repositories), Role: m.Role.Quay(),
 				MoreTeams: m.MoreTeams, MoreRepositories: m.MoreRepositories}
@@ -302,40 +226,33 @@ func (a *API) addMembers() {
 			}
 			out.Members = append(out.Members, view)
 		}
-		return &membersOutput{out}, err
+		return out, err
 	})
-	type collaboratorsBody struct {
-		Collaborators []api.Collaborator `json:"collaborators" nullable:"false" doc:"In the order of their names"`
-		NextPage      string             `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
-	}
-	type collaboratorsOutput struct{ Body collaboratorsBody }
-	others := accessOperation("team", "getOrganizationCollaborators", http.MethodGet, "/organization/{orgname}/collaborators", "List the collaborators of a namespace")
-	others.Description = "Collaborators are people who aren't members, and have roles in single repositories."
-	add(a, auth.Administer, others, func(ctx context.Context, in *input) (*collaboratorsOutput, error) {
-		found, next, err := a.namespaceMembers(ctx, in.Namespace, true, in.Paging)
-		out := collaboratorsBody{[]api.Collaborator{}, next}
+	serve(a, api.ListCollaborators, func(ctx context.Context, in *api.NamespaceMemberQuery) (*api.CollaboratorsBody, error) {
+		found, next, err := a.namespaceMembers(ctx, in, true)
+		out := &api.CollaboratorsBody{Collaborators: []api.Collaborator{}, NextPage: next}
 		for _, m := range found {
 			out.Collaborators = append(out.Collaborators, api.Collaborator{Name: m.Account, Kind: "user", Repositories: allBelow(m.Repositories), More: m.MoreRepositories})
 		}
-		return &collaboratorsOutput{out}, err
+		return out, err
 	})
 }
 
 // namespaceMembers lists members or collaborators of a namespace. `next` is the cursor of the next
 // page.
-func (a *API) namespaceMembers(ctx context.Context, namespace string, collaborators bool, p api.Paging) (list []auth.NamespaceMember, next string, err error) {
+func (a *API) namespaceMembers(ctx context.Context, in *api.NamespaceMemberQuery, collaborators bool) (list []auth.NamespaceMember, next string, err error) {
 	of := "namespace member"
 	if collaborators {
 		of = "collaborator"
 	}
-	after, err := pageAfter(p, of)
+	after, err := pageAfter(in.Paging, of)
 	if err != nil {
 		return nil, "", err
 	}
-	if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
+	if err := a.opt.Accounts.CheckNamespace(ctx, in.Namespace); err != nil {
 		return nil, "", err
 	}
-	list, more, err := a.opt.Accounts.NamespaceMembers(ctx, namespace, collaborators, after, p.Most())
+	list, more, err := a.opt.Accounts.NamespaceMembers(ctx, in.Namespace, collaborators, after, in.Most())
 	if more {
 		next = cursor(of, list[len(list)-1].Account)
 	}
@@ -348,41 +265,4 @@ func allBelow(paths []string) []string {
 		names[i] = below(path)
 	}
 	return names
-}
-
-// addTeamList adds the operation that lists teams. Quay lists them in the answer about a
-// namespace; here, that answer is also for clients that may only read.
-func (a *API) addTeamList() {
-	type input struct {
-		api.InNamespace
-		api.Paging
-		api.NameContains
-	}
-	type teamList struct {
-		Teams    []api.TeamView `json:"teams" nullable:"false" doc:"In the order of their names"`
-		NextPage string         `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
-	}
-	type output struct{ Body teamList }
-	add(a, auth.Administer, accessOperation("team", "listOrganizationTeams", http.MethodGet, "/organization/{orgname}/team", "List the teams of a namespace"),
-		func(ctx context.Context, in *input) (*output, error) {
-			if err := isText("contains", in.Contains); err != nil {
-				return nil, err
-			}
-			after, err := pageAfter(in.Paging, "team")
-			if err != nil {
-				return nil, err
-			}
-			if err := a.opt.Accounts.CheckNamespace(ctx, in.Namespace); err != nil {
-				return nil, err
-			}
-			found, more, err := a.opt.Accounts.Teams(ctx, in.Namespace, in.Contains, after, in.Most())
-			out := teamList{Teams: []api.TeamView{}}
-			for _, t := range found {
-				out.Teams = append(out.Teams, viewTeam(t))
-			}
-			if more {
-				out.NextPage = cursor("team", found[len(found)-1].Name)
-			}
-			return &output{out}, err
-		})
 }

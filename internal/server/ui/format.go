@@ -37,7 +37,8 @@ var functions = template.FuncMap{
 	"roles":    func() []field { return teamRoles },
 	"actions":  actions,
 	"teamrole": teamRole,
-	"nolimits": func() robotRow { return robotRow{} },
+	"nolimits": func() api.RobotView { return api.RobotView{} },
+	"robot":    shortRobot,
 	"inown":    inOwn,
 	// none says whether a limit allows nothing. Nil is no limit.
 	"none":    func(list []string) bool { return list != nil && len(list) == 0 },

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,15 +41,8 @@ func robots(ctx context.Context, c *api.Client, args []string, word string) (lis
 		}
 		return list, true
 	}
-	var page struct{ Robots []api.RobotView }
-	if c.Get(ctx, api.Path("organization", namespace, "robots"), url.Values{"contains": {word}}, &page) == nil {
-		for _, r := range page.Robots {
-			if strings.HasPrefix(r.Name, word) {
-				list = append(list, r.Name)
-			}
-		}
-	}
-	return list, false
+	page, _ := api.ListRobots.Call(ctx, c, api.RobotQuery{At: api.At{Namespace: namespace}, NameContains: api.NameContains{Contains: word}})
+	return named(page.Robots, word, func(r api.RobotView) string { return r.Name }), false
 }
 
 // tokens completes the identifiers of the user's own tokens.
@@ -66,26 +58,12 @@ func tokens(ctx context.Context, c *api.Client, _ []string, word string) (list [
 
 // teams completes the teams of the namespace in the first argument.
 func teams(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
-	var page struct{ Teams []api.TeamView }
-	if c.Get(ctx, api.Path("organization", args[0], "team"), url.Values{"contains": {word}}, &page) == nil {
-		for _, t := range page.Teams {
-			if strings.HasPrefix(t.Name, word) {
-				list = append(list, t.Name)
-			}
-		}
-	}
-	return list, false
+	page, _ := api.ListTeams.Call(ctx, c, api.TeamQuery{InNamespace: api.InNamespace{Namespace: args[0]}, NameContains: api.NameContains{Contains: word}})
+	return named(page.Teams, word, func(t api.TeamView) string { return t.Name }), false
 }
 
 // members completes the members of the team in the first two arguments.
 func members(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
-	var page struct{ Members []api.MemberView }
-	if c.Get(ctx, teamPath(args)+"/members", nil, &page) == nil {
-		for _, m := range page.Members {
-			if strings.HasPrefix(m.Name, word) {
-				list = append(list, m.Name)
-			}
-		}
-	}
-	return list, false
+	page, _ := api.ListTeamMembers.Call(ctx, c, api.TeamMemberQuery{TeamItem: api.TeamOf(args[0], args[1])})
+	return named(page.Members, word, func(m api.MemberView) string { return m.Name }), false
 }

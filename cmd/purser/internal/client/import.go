@@ -288,10 +288,10 @@ func (m *maker) path(parts ...string) string {
 
 func (m *maker) robots(p *takeover.Plan) error {
 	for _, r := range p.Robots {
-		name := m.namespace + "+" + r.Name
+		item := api.RobotItem{At: api.At{Namespace: m.namespace}, Robot: r.Name}
+		name := item.Name()
 		err := m.unless("robot "+name, m.path("robots", r.Name), func() (string, error) {
-			var made api.RobotView
-			err := m.c.Put(m.ctx, m.path("robots", r.Name), api.NewRobot{Description: r.Description, Actions: r.Actions}, &made)
+			made, err := api.CreateRobot.Call(m.ctx, m.c, api.RobotNew{RobotItem: item, Body: &api.NewRobotForm{Description: r.Description, Actions: r.Actions}})
 			return made.Token, err
 		})
 		if err == nil && r.Role != "" {
@@ -311,7 +311,7 @@ func (m *maker) teams(p *takeover.Plan) error {
 	if len(p.Teams) == 0 {
 		return nil
 	}
-	there, err := api.All[api.TeamView](m.ctx, m.c, m.path("team"), "teams")
+	there, _, err := api.List(m.ctx, m.c, api.ListTeams, api.TeamQuery{InNamespace: api.InNamespace{Namespace: m.namespace}}, 0)
 	if err != nil {
 		return err
 	}
@@ -319,11 +319,8 @@ func (m *maker) teams(p *takeover.Plan) error {
 		exists := slices.ContainsFunc(there, func(v api.TeamView) bool { return v.Name == t.Name })
 		var err error
 		if !exists {
-			body := api.TeamRequest{Role: t.Role, Description: &t.Description}
-			if t.Role == "" {
-				body.Role = "member"
-			}
-			err = m.c.Put(m.ctx, m.path("team", t.Name), body, nil)
+			form := api.TeamForm{Role: cmp.Or(t.Role, "member"), Description: &t.Description}
+			_, err = api.PutTeam.Call(m.ctx, m.c, api.TeamChange{TeamItem: api.TeamOf(m.namespace, t.Name), Body: form})
 		}
 		if err := m.tell("team "+t.Name, exists, "", err); err != nil {
 			return err
@@ -332,7 +329,7 @@ func (m *maker) teams(p *takeover.Plan) error {
 			continue // it isn't there
 		}
 		for _, name := range t.Members {
-			err := m.c.Put(m.ctx, m.path("team", t.Name, "members", name), nil, nil)
+			_, err := api.AddTeamMember.Call(m.ctx, m.c, api.TeamMemberItem{TeamItem: api.TeamOf(m.namespace, t.Name), Member: name})
 			if err := m.tell("member "+name+" of team "+t.Name, false, "", err); err != nil {
 				return err
 			}

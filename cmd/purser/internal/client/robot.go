@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -30,28 +28,28 @@ func robotCommand(src *command.Source) *cobra.Command {
 // robotArgs accepts a robot in one argument or two.
 var robotArgs = cobra.RangeArgs(1, 2)
 
-// robotPath returns the API's path of the robot that the arguments name, and the robot's name.
-func robotPath(args []string) (path, name string, err error) {
+// robotItem returns the input that names the robot of the arguments.
+func robotItem(args []string) (item api.RobotItem, err error) {
 	namespace, short, found := strings.Cut(args[0], "+")
 	if len(args) == 2 && !found {
 		namespace, short, found = args[0], args[1], true
 	} else if len(args) == 2 {
-		return "", "", command.Usagef("ROBOT: write %s, or the namespace and the name as two arguments", args[0])
+		return item, command.Usagef("ROBOT: write %s, or the namespace and the name as two arguments", args[0])
 	}
 	if !found || namespace == "" || short == "" || strings.ContainsAny(namespace+short, "+/") {
-		return "", "", command.Usagef("ROBOT: %q isn't possible: write a namespace, a plus sign and a name, like acme+ci", strings.Join(args, " "))
+		return item, command.Usagef("ROBOT: %q isn't possible: write a namespace, a plus sign and a name, like acme+ci", strings.Join(args, " "))
 	}
-	return api.Path("organization", namespace, "robots", short), namespace + "+" + short, nil
+	return api.RobotItem{At: api.At{Namespace: namespace}, Robot: short}, nil
 }
 
 // withRobot is like withClient, for commands whose arguments name a robot.
-func withRobot(src *command.Source, run func(cmd *cobra.Command, c *api.Client, path, name string) error) func(*cobra.Command, []string) error {
+func withRobot(src *command.Source, run func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error) func(*cobra.Command, []string) error {
 	return withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, name, err := robotPath(args)
+		item, err := robotItem(args)
 		if err != nil {
 			return err
 		}
-		return run(cmd, c, path, name)
+		return run(cmd, c, item)
 	})
 }
 
@@ -59,18 +57,7 @@ func robotListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the robots of a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, _, err := api.Collect(0, func(cursor string, n int) ([]api.RobotView, string, error) {
-			var page struct {
-				Robots   []api.RobotView `json:"robots"`
-				NextPage string          `json:"next_page"`
-			}
-			q := url.Values{"limit": {strconv.Itoa(n)}}
-			if cursor != "" {
-				q.Set("next_page", cursor)
-			}
-			err := c.Get(cmd.Context(), api.Path("organization", args[0], "robots"), q, &page)
-			return page.Robots, page.NextPage, err
-		})
+		list, _, err := api.List(cmd.Context(), c, api.ListRobots, api.RobotQuery{At: api.At{Namespace: args[0]}}, 0)
 		if err != nil {
 			return err
 		}
@@ -116,19 +103,18 @@ func robotCreateCommand(src *command.Source) *cobra.Command {
 	var role, description string
 	textFlag(cmd, &role, "role", "", "give it this `ROLE` in its namespace: "+strings.Join(roles, ", "), checkRole)
 	cmd.Flags().StringVar(&description, "description", "", "`TEXT` for people")
-	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
-		var made api.RobotView
-		n := api.NewRobot{Description: description, ExpiresAt: *expires}
-		n.Repositories, n.Actions = limits.limits()
-		if err := c.Put(cmd.Context(), path, n, &made); err != nil {
+	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
+		form := &api.NewRobotForm{Description: description, ExpiresAt: *expires}
+		form.Repositories, form.Actions = limits.limits()
+		made, err := api.CreateRobot.Call(cmd.Context(), c, api.RobotNew{RobotItem: item, Body: form})
+		if err != nil {
 			return err
 		}
 		var granted error
 		if role != "" {
-			namespace, _, _ := strings.Cut(name, "+")
-			item := api.RoleItem{At: api.At{Namespace: namespace}, User: name}
-			if _, err := api.UserRoles.Change.Call(cmd.Context(), c, api.RoleChange{RoleItem: item, Body: api.RoleForm{Role: role}}); err != nil {
-				granted = fmt.Errorf("robot %s was created, but has no role: %w", name, err)
+			of := api.RoleItem{At: item.At, User: item.Name()}
+			if _, err := api.UserRoles.Change.Call(cmd.Context(), c, api.RoleChange{RoleItem: of, Body: api.RoleForm{Role: role}}); err != nil {
+				granted = fmt.Errorf("robot %s was created, but has no role: %w", item.Name(), err)
 			}
 		}
 		return errors.Join(granted, printRobotSecret(cmd, c, format, "Created", made))
@@ -139,32 +125,32 @@ func robotCreateCommand(src *command.Source) *cobra.Command {
 func robotShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show ROBOT", Short: "Show a robot with its limits, roles and rules of federation", Args: robotArgs}
 	format := command.AddFormat(cmd)
-	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, _ string) error {
+	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
 		var out struct {
 			api.RobotView
 			api.Permissions
 			Federation []api.FederationRule `json:"federation"`
 		}
-		if err := c.Get(cmd.Context(), path, nil, &out.RobotView); err != nil {
+		var err error
+		if out.RobotView, err = api.GetRobot.Call(cmd.Context(), c, item); err != nil {
 			return err
 		}
-		if err := c.Get(cmd.Context(), path+"/permissions", url.Values{"limit": {"1"}}, &out.Permissions); err != nil {
+		roles := api.RobotRoleQuery{RobotItem: item, Paging: api.Paging{Limit: 1}}
+		if out.Permissions, err = api.ListRobotRoles.Call(cmd.Context(), c, roles); err != nil { // this answer has the role in the namespace
 			return err
 		}
-		var err error // the answer above has the role in the namespace
-		if out.Permissions.Permissions, err = api.All[api.RobotPermission](cmd.Context(), c, path+"/permissions", "permissions"); err != nil {
+		if out.Permissions.Permissions, _, err = api.List(cmd.Context(), c, api.ListRobotRoles, roles, 0); err != nil {
 			return err
 		}
 		out.NextPage = ""
-		if err := c.Get(cmd.Context(), path+"/federation", nil, &out.Federation); err != nil {
+		if out.Federation, err = api.GetFederation.Call(cmd.Context(), c, item); err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
 			pairs := []string{"robot", out.Name, "description", out.Description, "state", robotState(out.RobotView), "repositories", limited(out.RobotView.Repositories),
 				"actions", limited(out.Actions), "created", clock(&out.CreatedAt), "last used", clock(out.LastUsedAt), "role", roleName(out.NamespaceRole)}
-			namespace, _, _ := strings.Cut(out.Name, "+")
 			for _, p := range out.Permissions.Permissions {
-				pairs = append(pairs, "role in "+namespace+"/"+p.Repository.Name, roleName(p.Role))
+				pairs = append(pairs, "role in "+item.Namespace+"/"+p.Repository.Name, roleName(p.Role))
 			}
 			for _, s := range out.Secrets {
 				pairs = append(pairs, "secret of "+clock(&s.CreatedAt), "ends: "+ends(s.ExpiresAt)+", last used: "+orNever(s.LastUsedAt))
@@ -208,13 +194,13 @@ func robotRotateCommand(src *command.Source) *cobra.Command {
 	}
 	format, expires := command.AddFormat(cmd), addExpiry(cmd, "the new secret ends")
 	overlap := cmd.Flags().Duration("overlap", 0, "the other secrets stay valid for this `TIME`, up to 720h")
-	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, _ string) error {
+	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
 		if *overlap < 0 || *overlap > 30*24*time.Hour {
 			return command.Usagef("--overlap: \"%v\" isn't possible: use a duration from 0s to 720h", *overlap)
 		}
-		var r api.RobotView
-		body := api.RobotRegeneration{Overlap: int((*overlap + time.Second - 1) / time.Second), ExpiresAt: *expires}
-		if err := c.Post(cmd.Context(), path+"/regenerate", body, &r); err != nil {
+		form := &api.RobotRegeneration{Overlap: int((*overlap + time.Second - 1) / time.Second), ExpiresAt: *expires}
+		r, err := api.RegenerateRobot.Call(cmd.Context(), c, api.RobotRenewal{RobotItem: item, Body: form})
+		if err != nil {
 			return err
 		}
 		return printRobotSecret(cmd, c, format, "Rotated the secret of", r)
@@ -232,19 +218,19 @@ func robotLimitCommand(src *command.Source) *cobra.Command {
 	allActions := cmd.Flags().Bool("all-actions", false, "end the limit of actions")
 	cmd.MarkFlagsMutuallyExclusive("repositories", "no-repositories", "all-repositories")
 	cmd.MarkFlagsMutuallyExclusive("actions", "no-actions", "all-actions")
-	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
+	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
 		repositories, actions := limits.limits()
-		change := api.RobotChange{
+		change := api.RobotChangeForm{
 			Repositories: api.Limit{Set: *allRepositories || repositories != nil, Values: repositories},
 			Actions:      api.Limit{Set: *allActions || actions != nil, Values: actions},
 		}
 		if !change.Repositories.Set && !change.Actions.Set {
 			return command.Usagef("nothing is given to change: add --repositories, --actions, or one of these with \"no\" or \"all\" before it, such as --all-actions")
 		}
-		if err := c.Do(cmd.Context(), "PATCH", path, nil, change, nil); err != nil {
+		if _, err := api.ChangeRobot.Call(cmd.Context(), c, api.RobotChange{RobotItem: item, Body: change}); err != nil {
 			return err
 		}
-		return say(cmd, "Changed the limits of robot %s.\n", name)
+		return say(cmd, "Changed the limits of robot %s.\n", item.Name())
 	})
 	return cmd
 }
@@ -252,11 +238,11 @@ func robotLimitCommand(src *command.Source) *cobra.Command {
 func robotEnableCommand(src *command.Source, verb, short string, enabled bool) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " ROBOT", Short: short, Args: robotArgs,
-		RunE: withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
-			if err := c.Do(cmd.Context(), "PATCH", path, nil, api.RobotChange{Enabled: &enabled}, nil); err != nil {
+		RunE: withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
+			if _, err := api.ChangeRobot.Call(cmd.Context(), c, api.RobotChange{RobotItem: item, Body: api.RobotChangeForm{Enabled: &enabled}}); err != nil {
 				return err
 			}
-			return say(cmd, "Robot %s is %sd now.\n", name, verb)
+			return say(cmd, "Robot %s is %sd now.\n", item.Name(), verb)
 		}),
 	}
 }
@@ -264,14 +250,14 @@ func robotEnableCommand(src *command.Source, verb, short string, enabled bool) *
 func robotDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete ROBOT", Short: "Delete a robot with its secrets and roles", Args: robotArgs}
 	yes := command.AddYes(cmd)
-	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
-		if err := command.Confirm(cmd, *yes, "Delete robot %s with its secrets and roles? That can't be undone.", name); err != nil {
+	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
+		if err := command.Confirm(cmd, *yes, "Delete robot %s with its secrets and roles? That can't be undone.", item.Name()); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+		if _, err := api.DeleteRobot.Call(cmd.Context(), c, item); err != nil {
 			return err
 		}
-		return say(cmd, "Deleted robot %s.\n", name)
+		return say(cmd, "Deleted robot %s.\n", item.Name())
 	})
 	return cmd
 }
@@ -291,16 +277,15 @@ func robotFederateCommand(src *command.Source) *cobra.Command {
 	textFlag(cmd, &rule.Audience, "audience", "", "`NAME` that must be in the tokens' claim aud (default: the registry's host)", notEmpty)
 	cmd.Flags().Var(listFlag{&claims, checkClaim}, "claim", "`NAME=PATTERN` of a further claim; may be repeated")
 	remove := cmd.Flags().Bool("clear", false, "delete all rules of the robot")
-	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, path, name string) error {
-		path += "/federation"
+	cmd.RunE = withRobot(src, func(cmd *cobra.Command, c *api.Client, item api.RobotItem) error {
 		switch {
 		case *remove && (rule.Issuer != "" || rule.Subject != "" || rule.Audience != "" || claims != nil):
 			return command.Usagef("--clear deletes all rules: leave the other flags out")
 		case *remove:
-			if err := c.Delete(cmd.Context(), path, nil); err != nil {
+			if _, err := api.DeleteFederation.Call(cmd.Context(), c, item); err != nil {
 				return err
 			}
-			return say(cmd, "Robot %s has no rules of federation now.\n", name)
+			return say(cmd, "Robot %s has no rules of federation now.\n", item.Name())
 		case rule.Issuer == "":
 			return command.Usagef("--issuer is missing: give the URL in the tokens' claim iss")
 		}
@@ -311,14 +296,14 @@ func robotFederateCommand(src *command.Source) *cobra.Command {
 			key, pattern, _ := strings.Cut(claim, "=")
 			rule.Claims[key] = pattern
 		}
-		var rules []api.FederationRule
-		if err := c.Get(cmd.Context(), path, nil, &rules); err != nil {
+		rules, err := api.GetFederation.Call(cmd.Context(), c, item)
+		if err != nil {
 			return err
 		}
-		if err := c.Post(cmd.Context(), path, append(rules, rule), nil); err != nil {
+		if _, err := api.SetFederation.Call(cmd.Context(), c, api.FederationChange{RobotItem: item, Body: append(rules, rule)}); err != nil {
 			return err
 		}
-		return say(cmd, "Tokens of %s can log in as robot %s now.\n", command.Printable(rule.Issuer), name)
+		return say(cmd, "Tokens of %s can log in as robot %s now.\n", command.Printable(rule.Issuer), item.Name())
 	})
 	return cmd
 }

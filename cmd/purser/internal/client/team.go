@@ -18,13 +18,11 @@ func teamCommand(src *command.Source) *cobra.Command {
 		teamAddCommand(src), teamRemoveCommand(src), teamGroupsCommand(src)))
 }
 
-func teamPath(args []string) string { return api.Path("organization", args[0], "team", args[1]) }
-
 func teamListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the teams of a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, err := api.All[api.TeamView](cmd.Context(), c, api.Path("organization", args[0], "team"), "teams")
+		list, _, err := api.List(cmd.Context(), c, api.ListTeams, api.TeamQuery{InNamespace: api.InNamespace{Namespace: args[0]}}, 0)
 		if err != nil {
 			return err
 		}
@@ -53,15 +51,15 @@ func teamCreateCommand(src *command.Source) *cobra.Command {
 	var description string
 	cmd.Flags().StringVar(&description, "description", "", "`TEXT` for people")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		body := api.TeamRequest{Role: role}
+		form := api.TeamForm{Role: role}
 		if role == "" {
-			body.Role = "member"
+			form.Role = "member"
 		}
 		if cmd.Flags().Changed("description") {
-			body.Description = &description
+			form.Description = &description
 		}
-		var t api.TeamView
-		if err := c.Put(cmd.Context(), teamPath(args), body, &t); err != nil {
+		t, err := api.PutTeam.Call(cmd.Context(), c, api.TeamChange{TeamItem: api.TeamOf(args[0], args[1]), Body: form})
+		if err != nil {
 			return err
 		}
 		done := "Changed"
@@ -80,7 +78,7 @@ func teamDeleteCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Delete team %s of %s? Its members lose the roles that they have by it.", command.Printable(args[1]), command.Printable(args[0])); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), teamPath(args), nil); err != nil {
+		if _, err := api.DeleteTeam.Call(cmd.Context(), c, api.TeamOf(args[0], args[1])); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted team %s of %s.\n", command.Printable(args[1]), command.Printable(args[0]))
@@ -92,7 +90,7 @@ func teamMembersCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "members NAMESPACE TEAM", Short: "List the members of a team", Args: cobra.ExactArgs(2)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, err := api.All[api.MemberView](cmd.Context(), c, teamPath(args)+"/members", "members")
+		list, _, err := api.List(cmd.Context(), c, api.ListTeamMembers, api.TeamMemberQuery{TeamItem: api.TeamOf(args[0], args[1])}, 0)
 		if err != nil {
 			return err
 		}
@@ -119,7 +117,7 @@ func teamAddCommand(src *command.Source) *cobra.Command {
 		Use: "add NAMESPACE TEAM ACCOUNT…", Short: "Make accounts members of a team", Args: cobra.MinimumNArgs(3),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			for _, name := range args[2:] {
-				if err := c.Put(cmd.Context(), teamPath(args)+api.Path("members", name), nil, nil); err != nil {
+				if _, err := api.AddTeamMember.Call(cmd.Context(), c, api.TeamMemberItem{TeamItem: api.TeamOf(args[0], args[1]), Member: name}); err != nil {
 					return err
 				}
 				if err := say(cmd, "Added %s to team %s of %s.\n", command.Printable(name), command.Printable(args[1]), command.Printable(args[0])); err != nil {
@@ -136,7 +134,7 @@ func teamRemoveCommand(src *command.Source) *cobra.Command {
 		Use: "remove NAMESPACE TEAM ACCOUNT…", Short: "Remove members from a team", Args: cobra.MinimumNArgs(3),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			for _, name := range args[2:] {
-				if err := c.Delete(cmd.Context(), teamPath(args)+api.Path("members", name), nil); err != nil {
+				if _, err := api.RemoveTeamMember.Call(cmd.Context(), c, api.TeamMemberItem{TeamItem: api.TeamOf(args[0], args[1]), Member: name}); err != nil {
 					return err
 				}
 				if err := say(cmd, "Removed %s from team %s of %s.\n", command.Printable(name), command.Printable(args[1]), command.Printable(args[0])); err != nil {
@@ -168,16 +166,16 @@ func teamGroupsCommand(src *command.Source) *cobra.Command {
 		for _, name := range ldap {
 			groups = append(groups, api.TeamGroup{Source: "ldap", Name: name})
 		}
-		path := teamPath(args) + "/syncing"
+		item := api.TeamOf(args[0], args[1])
 		switch {
 		case *none == (groups != nil):
 			return command.Usagef("name groups with --oidc and --ldap, or give --none")
 		case *none:
-			if err := c.Delete(cmd.Context(), path, nil); err != nil {
+			if _, err := api.EndTeamSync.Call(cmd.Context(), c, item); err != nil {
 				return err
 			}
 		default:
-			if err := c.Post(cmd.Context(), path, api.TeamSync{Groups: groups}, nil); err != nil {
+			if _, err := api.SetTeamSync.Call(cmd.Context(), c, api.TeamSyncChange{TeamItem: item, Body: api.TeamSync{Groups: groups}}); err != nil {
 				return err
 			}
 		}
