@@ -33,6 +33,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
@@ -339,6 +340,9 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	}
 	for name, value := range values {
 		r.SetPathValue(name, value)
+	}
+	if strings.HasPrefix(rt.pattern, apiRoot+api.OfOwn+"/") {
+		r.SetPathValue("orgname", userNamespace(r.Context())) // api.At names the place so
 	}
 	if op.Metadata[streamKey] == true {
 		return op, nil

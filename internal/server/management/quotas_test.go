@@ -53,6 +53,16 @@ func TestQuotaAPI(t *testing.T) {
 	if q.UsedBytes != 14 {
 		t.Errorf("recounted: %+v", q)
 	}
+	r.Push(t, "library/app", "other")
+	var own api.QuotaView
+	r.Manage(t, "POST", "/organization/library/quota", `{"limit_tags": 3}`).Into(t, 201, &own)
+	var mine []api.QuotaView
+	r.Manage(t, "GET", "/user/quota", "").Into(t, 200, &mine)
+	if len(mine) != 1 || mine[0].ID != own.ID || mine[0].Namespace != "library" {
+		t.Errorf("the quota of the client's own namespace: %+v", mine)
+	}
+	r.Manage(t, "GET", "/user/quota/"+strconv.FormatInt(own.ID, 10), "").WantStatus(t, 200)
+	r.Manage(t, "DELETE", "/organization/library/quota/"+strconv.FormatInt(own.ID, 10), "").WantStatus(t, 204)
 	var all struct{ Quotas []api.QuotaView }
 	r.Manage(t, "GET", "/quota", "").Into(t, 200, &all)
 	if len(all.Quotas) != 1 || all.Quotas[0].Namespace != "acme" {
@@ -67,6 +77,6 @@ func TestQuotaAPI(t *testing.T) {
 	r.Manage(t, "DELETE", item, "").WantStatus(t, 204)
 	r.Manage(t, "DELETE", item, "").WantStatus(t, 404)
 	r.Manage(t, "GET", item, "").WantStatus(t, 404)
-	r.WantLog(t, audit.Filter{Kinds: []audit.Kind{audit.CreateQuota, audit.DeleteQuota}},
+	r.WantLog(t, audit.Filter{Namespace: "acme", Kinds: []audit.Kind{audit.CreateQuota, audit.DeleteQuota}},
 		`org_create_quota acme    {"limit_bytes": 10737418240}`, `org_delete_quota acme    {}`)
 }
