@@ -341,9 +341,6 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	for name, value := range values {
 		r.SetPathValue(name, value)
 	}
-	if strings.HasPrefix(rt.pattern, apiRoot+api.OfOwn+"/") {
-		r.SetPathValue("orgname", userNamespace(r.Context())) // api.At names the place so
-	}
 	if op.Metadata[streamKey] == true {
 		return op, nil
 	}
