@@ -41,7 +41,14 @@ const (
 	OfNamespace  = "/organization/{orgname}"
 	OfOwn        = "/user" // the namespace with the name of the client's account; the server sets At.Namespace
 	OfRegistry   = ""
+	OfSuperusers = "/superuser" // the whole registry, where Quay has this path for it
 )
+
+// AnonymousNamespace is the namespace at OfOwn for a client that isn't logged in.
+const AnonymousNamespace = "library"
+
+// ownNamespace has the words for OfOwn.
+const ownNamespace = "the namespace of the client's account, which is " + AnonymousNamespace + " if nobody is logged in"
 
 // Resource returns the place.
 func (a At) Resource() auth.Resource {
@@ -144,7 +151,7 @@ func setPaging(in any, limit int, next string) {
 		switch name {
 		case "limit":
 			field.SetInt(int64(limit))
-		case "next_page":
+		case "next_page", "cursor":
 			field.SetString(next)
 		}
 	})

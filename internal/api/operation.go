@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/auth"
@@ -32,9 +34,18 @@ type Operation[I, O any] struct {
 	Description string
 	Status      int   // of success; 0: 200, or 204 for None
 	Errors      []int // statuses of errors that not all operations have
+	NamedErrors []int // further ones, at those of the places whose path has a name
 	// BodyExample is of an operation that refuses the body {} although its schema requires no member:
 	// a body with the least that it accepts.
 	BodyExample map[string]any
+
+	// Checked says that the path doesn't tell what the operation concerns, so that its function asks
+	// for Access itself.
+	Checked bool
+	// OwnBody says that the function checks the body, and the schema only describes it.
+	OwnBody bool
+	// OwnMemory says that the function takes the memory that its answer needs.
+	OwnMemory bool
 }
 
 // Place is one of the places at which an operation exists.
@@ -61,6 +72,9 @@ func (o Operation[I, O]) In(p Place) Operation[I, O] {
 	o.ID = strings.ReplaceAll(o.ID, "{Place}", p.Name)
 	o.Path = strings.ReplaceAll(o.Path, "{place}", p.Path)
 	o.Summary, o.Description = strings.ReplaceAll(o.Summary, "{place}", p.Words), strings.ReplaceAll(o.Description, "{place}", p.Words)
+	if strings.Contains(p.Path, "{") {
+		o.Errors = slices.Concat(o.Errors, o.NamedErrors)
+	}
 	o.Places = nil
 	return o
 }
@@ -103,6 +117,29 @@ func (o Operation[I, O]) Call(ctx context.Context, c *Client, in I) (out O, err 
 		return out, c.Do(ctx, o.Method, path, query, body, nil)
 	}
 	return out, c.Do(ctx, o.Method, path, query, body, &out)
+}
+
+// URL returns the path of the operation for an input, below /api/v1 and with the query.
+func (o Operation[I, O]) URL(in I) string {
+	if here, err := o.at(in); err == nil {
+		o = here
+	}
+	path, query, _ := encode(o.Path, in)
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return path
+}
+
+// Open sends the operation to a registry and returns the body of the answer, which may be too large
+// for memory. The caller must close it.
+func (o Operation[I, O]) Open(ctx context.Context, c *Client, in I) (io.ReadCloser, error) {
+	o, err := o.at(in)
+	if err != nil {
+		return nil, err
+	}
+	path, query, body := encode(o.Path, in)
+	return c.Open(ctx, o.Method, path, query, body)
 }
 
 // Page is an answer that is a page of a list: its entries, and where the next page begins, "" on the

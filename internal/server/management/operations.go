@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -55,14 +56,7 @@ func serveAnswer[I, O, A any](a *API, op api.Operation[I, O], run func(ctx conte
 	if op.Places != nil {
 		return
 	}
-	described := huma.Operation{
-		OperationID: op.ID, Method: op.Method, Path: op.Path, Tags: strings.Split(op.Tag, ","), Summary: op.Summary, Description: op.Description,
-		DefaultStatus: op.Status, Errors: slices.Clone(op.Errors),
-	}
-	if op.BodyExample != nil {
-		described = needsBody(described, op.BodyExample)
-	}
-	add(a, op.Access, described, run)
+	register(a, op, run)
 	a.bound[op.ID].run = func(ctx context.Context, in any) (any, error) {
 		out, err := run(ctx, in.(*I))
 		if out == nil || body == nil {
@@ -72,10 +66,33 @@ func serveAnswer[I, O, A any](a *API, op api.Operation[I, O], run func(ctx conte
 	}
 }
 
+// register is add for an operation that is a value, at each of its places. The function's input In may
+// have more than I, and its answer more than O.
+func register[I, O, In, A any](a *API, op api.Operation[I, O], run func(ctx context.Context, in *In) (*A, error)) {
+	for _, p := range op.Places {
+		register(a, op.In(p), run)
+	}
+	if op.Places != nil {
+		return
+	}
+	described := huma.Operation{
+		OperationID: op.ID, Method: op.Method, Path: op.Path, Tags: strings.Split(op.Tag, ","), Summary: op.Summary, Description: op.Description,
+		DefaultStatus: op.Status, Errors: slices.Clone(op.Errors), SkipValidateBody: op.OwnBody, Metadata: map[string]any{ownMemoryKey: op.OwnMemory},
+	}
+	if op.BodyExample != nil {
+		described = needsBody(described, op.BodyExample)
+	}
+	access := op.Access
+	if op.Checked {
+		access, described.Extensions = auth.Ping, checked(op.Access)
+	}
+	add(a, access, described, run)
+}
+
 // Run implements api.Runner.
 func (a *API) Run(ctx context.Context, id string, in any) (any, error) {
 	b := a.bound[id]
-	if b == nil {
+	if b == nil || b.run == nil {
 		return nil, oci.Errorf(oci.NameUnknown, "this registry has no operation %s", id)
 	}
 	concerned := auth.Registry
@@ -123,6 +140,9 @@ func sizeOf(v reflect.Value) (n int64) {
 	case reflect.String:
 		return int64(v.Len()) + 16
 	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() { // all times share their zones
+			return 24
+		}
 		for i := range v.NumField() {
 			n += sizeOf(v.Field(i))
 		}
@@ -216,6 +236,9 @@ func (a *API) checkInputBody(op *operation, in reflect.Value, path *huma.PathBuf
 	}
 	if err := checkBody(text); err != nil {
 		return err
+	}
+	if op.SkipValidateBody {
+		return nil
 	}
 	var members any
 	if err := json.Unmarshal(text, &members); err != nil {

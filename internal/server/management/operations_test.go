@@ -89,3 +89,11 @@ func TestQueriesInProcess(t *testing.T) {
 		r.Do(t, "POST", "/run/", in).WantStatus(t, 400)
 	}
 }
+
+// TestPathsInProcess: a parameter of the path can't be left out.
+func TestPathsInProcess(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	inProcess(r, api.ExplainManifest)
+	r.Do(t, "POST", "/run/", `{}`).Refused(t, 400, "invalid_request", "path.repository")
+}
