@@ -10,51 +10,11 @@ import (
 	"mime"
 	"net/http"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
-
-// holdReport is the schema of a report as JSON. readReport reads it piece by piece.
-type holdReport struct {
-	Digests []holdItem   `json:"digests,omitempty" doc:"The whole list. An item may also be the digest alone, as a text"`
-	Base    *int64       `json:"base,omitempty" doc:"The revision to which add and remove refer. Absent: whatever there is"`
-	Add     []holdItem   `json:"add,omitempty" doc:"Digests that the reporter holds in addition. An item may also be the digest alone, as a text"`
-	Remove  []oci.Digest `json:"remove,omitempty" doc:"Digests that the reporter holds no more"`
-	// Unresolved are images in use for which the reporter found no digest.
-	Unresolved []unresolvedImage `json:"unresolved,omitempty" doc:"Images in use for which the reporter found no digest. What an earlier report held under these names stays held"`
-}
-
-// holdItem is a digest of a report.
-type holdItem struct {
-	Digest oci.Digest `json:"digest"`
-	UsedBy string     `json:"used_by,omitempty" doc:"What uses it, for people: the first 256 bytes are kept" example:"pod shop/web-7d9"`
-	Names  []string   `json:"names,omitempty" doc:"Names of images, such as that of a tag, by which the reporter found the digest; up to 1 KiB each. More than 100 count as *, which stands for all" example:"registry.example.com/acme/web:v1"`
-}
-
-// unresolvedImage is an image for which a reporter found no digest.
-type unresolvedImage struct {
-	Name   string `json:"name" doc:"The name, as in the names of digests" example:"registry.example.com/acme/web:v1"`
-	UsedBy string `json:"used_by,omitempty" doc:"What uses it, for people" example:"pod shop/web-7d9"`
-	Reason string `json:"reason,omitempty" doc:"Why it could not be resolved, for people"`
-}
-
-// UnmarshalJSON reads a digest alone, or an object.
-func (i *holdItem) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '"' {
-		return json.Unmarshal(b, &i.Digest)
-	}
-	type plain holdItem
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode((*plain)(i)); err != nil {
-		return err
-	}
-	if i.Digest.IsZero() {
-		return errors.New("the member digest is missing")
-	}
-	return nil
-}
 
 const (
 	// itemMemory is about how many bytes of memory an item of a report takes.
@@ -150,7 +110,7 @@ func (r *reportReader) lines(report *hold.Report) error {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		var item holdItem
+		var item api.HoldItem
 		if err := json.Unmarshal(line, &item); err != nil {
 			return badReport("line %d: %v", n, err)
 		}
@@ -161,7 +121,7 @@ func (r *reportReader) lines(report *hold.Report) error {
 	}
 }
 
-// object reads a report as one JSON object.
+// object reads a report as one JSON object, an api.HoldReport.
 func (r *reportReader) object(report *hold.Report) error {
 	d := json.NewDecoder(r.in)
 	if err := expect(d, "it", json.Delim('{')); err != nil {
@@ -207,7 +167,7 @@ func (r *reportReader) member(d *json.Decoder, name string, report *hold.Report)
 		return nil
 	case "digests", "add":
 		return r.list(d, name, func() (int, error) {
-			var item holdItem
+			var item api.HoldItem
 			err := d.Decode(&item)
 			report.Items = append(report.Items, hold.Item(item))
 			return len(item.Names), err
@@ -221,7 +181,7 @@ func (r *reportReader) member(d *json.Decoder, name string, report *hold.Report)
 		})
 	case "unresolved":
 		return r.list(d, name, func() (int, error) {
-			var image unresolvedImage
+			var image api.UnresolvedImage
 			err := d.Decode(&image)
 			report.Unresolved = append(report.Unresolved, hold.Unresolved(image))
 			return 2, err

@@ -1,10 +1,9 @@
 package ui
 
 import (
-	"net/http"
 	"net/url"
-	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/hold"
 )
 
@@ -24,18 +23,8 @@ func showReporters(q *request) error { return q.showReporters(q.query("namespace
 
 // showReporters lists the reporters of a namespace, or those of the whole registry.
 func (q *request) showReporters(namespace string, n *notice) error {
-	query := url.Values{"limit": {"100"}}
-	if namespace != "" {
-		query.Set("namespace", namespace)
-	}
-	if page := q.query("page"); page != "" {
-		query.Set("next_page", page)
-	}
-	var list struct {
-		Reporters []hold.Reporter `json:"reporters"`
-		NextPage  string          `json:"next_page"`
-	}
-	frame, err := q.chooseNamespace(q.get("/holds", query, &list))
+	list, err := run(q, api.ListHoldReporters, api.HoldReporterQuery{Namespace: namespace, NextPage: q.query("page"), Limit: 100})
+	frame, err := q.chooseNamespace(err)
 	if err != nil {
 		return err
 	}
@@ -57,38 +46,24 @@ func (q *request) showReporters(namespace string, n *notice) error {
 type reporterData struct {
 	Reporter  hold.Reporter
 	Namespace string
-	Digests   []struct {
-		Digest string    `json:"digest"`
-		UsedBy string    `json:"used_by"`
-		Since  time.Time `json:"since"`
-	}
-	Pages pages
+	Digests   []hold.Held
+	Pages     pages
 }
 
 // showReporter lists the digests that a reporter holds.
 func showReporter(q *request) error {
 	name := q.values["reporter"]
 	d := reporterData{Namespace: q.query("namespace")}
-	query, keep := url.Values{}, q.keep("namespace")
-	if d.Namespace != "" {
-		query.Set("namespace", d.Namespace)
-	}
-	if err := q.get(apiPath("/holds/%s", name), query, &d.Reporter); err != nil {
+	item := api.HoldReporterItem{Reporter: name, Namespace: d.Namespace}
+	var err error
+	if d.Reporter, err = run(q, api.GetHoldReporter, item); err != nil {
 		return err
 	}
-	query.Set("limit", "100")
-	if page := q.query("page"); page != "" {
-		query.Set("next_page", page)
-	}
-	var list struct {
-		Digests  any    `json:"digests"`
-		NextPage string `json:"next_page"`
-	}
-	list.Digests = &d.Digests
-	if err := q.get(apiPath("/holds/%s/digests", name), query, &list); err != nil {
+	list, err := run(q, api.ListHeldDigests, api.HeldDigestQuery{HoldReporterItem: item, NextPage: q.query("page"), Limit: 100})
+	if err != nil {
 		return err
 	}
-	d.Pages = q.pagesOf(keep, list.NextPage)
+	d.Digests, d.Pages = list.Digests, q.pagesOf(q.keep("namespace"), list.NextPage)
 	args := ""
 	if d.Namespace != "" {
 		args = " --namespace " + d.Namespace
@@ -102,10 +77,6 @@ func showReporter(q *request) error {
 // deleteReporter ends the holds of a reporter.
 func deleteReporter(q *request) error {
 	name, namespace := q.form.Get("reporter"), q.form.Get("namespace")
-	path := apiPath("/holds/%s", name)
-	if namespace != "" {
-		path += "?" + url.Values{"namespace": {namespace}}.Encode()
-	}
-	err := q.call(http.MethodDelete, path, nil, nil)
+	_, err := run(q, api.DeleteHoldReporter, api.HoldReporterItem{Reporter: name, Namespace: namespace})
 	return q.showReporters(namespace, noticeOf(err, "Reporter "+clip(100, name)+" is deleted, and holds nothing any more. If it reports again, it is a new one."))
 }

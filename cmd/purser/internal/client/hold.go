@@ -1,9 +1,7 @@
 package client
 
 import (
-	"fmt"
 	"io"
-	"net/url"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -23,16 +21,10 @@ func holdCommand(src *command.Source) *cobra.Command {
 }
 
 // addNamespace adds the flag --namespace, without which reporters are those of the registry.
-func addNamespace(cmd *cobra.Command) *url.Values {
-	q := &url.Values{}
-	var namespace string
-	textFlag(cmd, &namespace, "namespace", "", "the `NAMESPACE` in which the holds are in force (default: the whole registry)", notEmpty)
-	cmd.PreRun = func(*cobra.Command, []string) {
-		if namespace != "" {
-			q.Set("namespace", namespace)
-		}
-	}
-	return q
+func addNamespace(cmd *cobra.Command) *string {
+	namespace := new(string)
+	textFlag(cmd, namespace, "namespace", "", "the `NAMESPACE` in which the holds are in force (default: the whole registry)", notEmpty)
+	return namespace
 }
 
 func reporterCells(r hold.Reporter) []string {
@@ -43,15 +35,7 @@ func holdListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the reporters of a namespace, or of the whole registry", Args: cobra.NoArgs}
 	format, limit, namespace := command.AddFormat(cmd), addLimit(cmd), addNamespace(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]hold.Reporter, string, error) {
-			var page struct {
-				Reporters []hold.Reporter `json:"reporters"`
-				NextPage  string          `json:"next_page"`
-			}
-			q := parameters("namespace", namespace.Get("namespace"), "next_page", cursor, "limit", fmt.Sprint(n))
-			err := c.Get(cmd.Context(), api.Path("holds"), q, &page)
-			return page.Reporters, page.NextPage, err
-		})
+		list, more, err := api.List(cmd.Context(), c, api.ListHoldReporters, api.HoldReporterQuery{Namespace: *namespace}, *limit)
 		if err != nil {
 			return err
 		}
@@ -76,24 +60,16 @@ func holdShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show REPORTER", Short: "Show a reporter and the digests that it holds", Args: cobra.ExactArgs(1)}
 	format, limit, namespace := command.AddFormat(cmd), addLimit(cmd), addNamespace(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var r shownReporter
-		if err := c.Get(cmd.Context(), api.Path("holds", args[0]), *namespace, &r); err != nil {
-			return err
-		}
-		var err error
-		var more bool
-		r.Held, more, err = api.Collect(*limit, func(cursor string, n int) ([]hold.Held, string, error) {
-			var page struct {
-				Digests  []hold.Held `json:"digests"`
-				NextPage string      `json:"next_page"`
-			}
-			q := parameters("namespace", namespace.Get("namespace"), "next_page", cursor, "limit", fmt.Sprint(n))
-			err := c.Get(cmd.Context(), api.Path("holds", args[0], "digests"), q, &page)
-			return page.Digests, page.NextPage, err
-		})
+		item := api.HoldReporterItem{Reporter: args[0], Namespace: *namespace}
+		reporter, err := api.GetHoldReporter.Call(cmd.Context(), c, item)
 		if err != nil {
 			return err
 		}
+		held, more, err := api.List(cmd.Context(), c, api.ListHeldDigests, api.HeldDigestQuery{HoldReporterItem: item}, *limit)
+		if err != nil {
+			return err
+		}
+		r := shownReporter{reporter, held}
 		return format.Print(cmd.OutOrStdout(), r, func(w io.Writer) error {
 			err := fields(w, "reporter", r.Name, "kind", r.Kind, "state", r.State, "digests", humanize.Comma(r.Digests), "account", r.Account,
 				"lease", (time.Duration(r.Lease) * time.Second).String(), "reported", clock(&r.Reported), "ends", clock(&r.Expires), "cluster", r.Cluster, "unresolved", unresolvedText(r.Reporter))
@@ -132,7 +108,7 @@ func holdDeleteCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Delete reporter %s? What it holds may then be deleted.", args[0]); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), api.Path("holds", args[0]), *namespace); err != nil {
+		if _, err := api.DeleteHoldReporter.Call(cmd.Context(), c, api.HoldReporterItem{Reporter: args[0], Namespace: *namespace}); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted reporter %s.\n", args[0])

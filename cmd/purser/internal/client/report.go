@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -42,7 +40,7 @@ func reportCommand(src *command.Source) *cobra.Command {
 // reporting has the flags that all sources of a report share.
 type reporting struct {
 	format        *command.Format
-	namespace     *url.Values
+	namespace     *string
 	lease, kind   string
 	hosts         []string       // of the registry, as images name it; none: the server's
 	known         []string       // further ones
@@ -122,7 +120,7 @@ func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, rea
 
 // resolve reports the digests of images. `none` says that there are none.
 func (r *reporting) resolve(cmd *cobra.Command, c *api.Client, reporter string, images []report.Image, none string) error {
-	namespace := r.namespace.Get("namespace")
+	namespace := *r.namespace
 	in := report.In(images, namespace)
 	if others := len(images) - len(in); others > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s of other namespaces than %s left out\n", counted(int64(others), "image is", "images are"), namespace)
@@ -158,14 +156,18 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, fou
 			return table(w, []string{"DIGEST", "USED BY"}, rows, false)
 		})
 	}
-	body := map[string]any{"digests": items}
-	if len(found.Unresolved) > 0 {
-		body["unresolved"] = found.Unresolved
+	body := api.HoldReport{Digests: make([]api.HoldItem, len(items))}
+	for i, item := range items {
+		body.Digests[i] = api.HoldItem(item)
 	}
-	q := parameters("namespace", r.namespace.Get("namespace"), "lease", r.lease, "kind", r.kind, "cluster", r.cluster,
-		"allow_empty", yes(r.empty), "replace_cluster", yes(r.replace))
-	var done hold.Reported
-	if err := c.Do(cmd.Context(), http.MethodPut, api.Path("holds", reporter), q, body, &done); err != nil {
+	for _, image := range found.Unresolved {
+		body.Unresolved = append(body.Unresolved, api.UnresolvedImage(image))
+	}
+	done, err := api.ReportHolds.Call(cmd.Context(), c, api.HoldReportInput{HoldReporting: api.HoldReporting{
+		HoldReporterItem: api.HoldReporterItem{Reporter: reporter, Namespace: *r.namespace}, Lease: r.lease, Kind: r.kind,
+		Cluster: r.cluster, ReplaceCluster: r.replace, AllowEmpty: r.empty,
+	}, Body: body})
+	if err != nil {
 		return err
 	}
 	answer := struct {
@@ -182,14 +184,6 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, fou
 			"kept for those", humanize.Comma(done.Kept), "not in the registry", missing, "held until", clock(&done.Expires),
 			"of other hosts", r.otherHosts())
 	})
-}
-
-// yes is the value of a parameter that is left out if it is false.
-func yes(set bool) string {
-	if set {
-		return "true"
-	}
-	return ""
 }
 
 // maxHosts is how many other hosts are named.
