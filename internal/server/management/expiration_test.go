@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/server/management"
 )
 
 type expiringTag struct {
@@ -178,7 +178,7 @@ func TestTagsExpire(t *testing.T) {
 	if n := len(r.Entries(t, f)); n != 4 {
 		t.Errorf("%d entries of deletions, want 4", n)
 	}
-	r.wantPerformer(t, "delete_tag", management.LogPerformer{Kind: "worker", Name: "expiration worker"}, 4)
+	r.wantPerformer(t, "delete_tag", api.LogPerformer{Kind: "worker", Name: "expiration worker"}, 4)
 	var reviews int
 	if err := r.DB.Pool.QueryRow(t.Context(), "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_delete'").Scan(&reviews); err != nil || reviews != 4 {
 		t.Errorf("%d manifests are to be reviewed, want 4: %v", reviews, err)

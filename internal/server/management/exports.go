@@ -12,33 +12,21 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// ExportForm is the body of a request to export the audit log. It is exported because huma
-// makes JSON schemas only of exported types.
-type ExportForm struct {
-	_             struct{} `additionalProperties:"true"`
-	CallbackURL   string   `json:"callback_url,omitempty" doc:"Where the notice with the entries' address is sent: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/exported"`
-	CallbackEmail string   `json:"callback_email,omitempty" doc:"Refused: the registry sends no mail"`
-	StartTime     string   `json:"starttime,omitempty" doc:"The same as the query's starttime, or a day as 2026-03-05" example:"03/05/2026"`
-	EndTime       string   `json:"endtime,omitempty" doc:"The same as the query's endtime, or a day as 2026-03-05" example:"03/05/2026"`
-}
-
-// ExportRequest has the inputs that all requests to export the audit log share. It is exported
-// because huma reads only exported types.
-type ExportRequest struct {
-	Body ExportForm
-
+// callbackInput is the input of a request to export the audit log to a callback.
+type callbackInput struct {
+	api.LogCallback
 	base string // scheme and host of the client's request; "": it named no host
 }
 
 // Resolve records the scheme and host of the URL to which the client has sent the request. huma
 // calls Resolve for each request.
-func (in *ExportRequest) Resolve(ctx huma.Context) []error {
+func (in *callbackInput) Resolve(ctx huma.Context) []error {
 	if u := (url.URL{Scheme: "http", Host: ctx.Host()}); u.Host != "" {
 		if server.Observed(ctx.Context()).Encrypted() {
 			u.Scheme = "https"
@@ -70,75 +58,27 @@ func (a *API) addExports() {
 	if a.opt.Webhooks == nil {
 		return
 	}
-	type repoInput struct {
-		LogRepository
-		LogFilter
-		ExportRequest
-	}
-	addExport(a, logTexts{"Repo", "/repository/{repository}", "a repository"}, func(in *repoInput) (logRequest, *ExportRequest) {
-		return logRequest{repository: in.Repository, filter: in.LogFilter}, &in.ExportRequest
-	})
-	type orgInput struct {
-		LogNamespace
-		LogFilter
-		ExportRequest
-	}
-	addExport(a, logTexts{"Org", "/organization/{orgname}", "a namespace, with its repositories"}, func(in *orgInput) (logRequest, *ExportRequest) {
-		return logRequest{namespace: in.Namespace, filter: in.LogFilter}, &in.ExportRequest
-	})
-	type allInput struct {
-		LogFilter
-		ExportRequest
-	}
-	type userInput struct {
-		NamespaceOfUser
-		LogFilter
-		ExportRequest
-	}
-	addExport(a, logTexts{"User", "/user", "the namespace of the client's account, which is " + anonymousNamespace + " if nobody is logged in"},
-		func(in *userInput) (logRequest, *ExportRequest) {
-			return logRequest{namespace: in.namespace, filter: in.LogFilter}, &in.ExportRequest
+	for _, p := range api.QueueLogExport.Places {
+		register(a, api.QueueLogExport.In(p), func(ctx context.Context, in *callbackInput) (*answer[api.QueuedExport], error) {
+			id, err := a.queueExport(ctx, p.Path, in)
+			return &answer[api.QueuedExport]{api.QueuedExport{ExportID: id}}, err
 		})
-	addExport(a, logTexts{"All", "/superuser", "the whole registry"}, func(in *allInput) (logRequest, *ExportRequest) {
-		return logRequest{filter: in.LogFilter}, &in.ExportRequest
-	})
-}
-
-// addExport adds the request to export one scope of the audit log: the whole registry, a
-// namespace or a repository. The caller passes a function `of` that returns, from the
-// operation's input, the scope with its filter and the export's options.
-func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
-	type queuedExport struct {
-		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
 	}
-	type output struct{ Body queuedExport }
-	add(a, auth.Administer, needsBody(huma.Operation{
-		OperationID: "queue" + text.name + "LogsExport", Method: http.MethodPost, Path: text.path + "/exportlogs", Tags: []string{"logs"},
-		Summary: "Notify a URL of where the audit log of " + text.of + " can be fetched",
-		Description: "callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and " +
-			"exported_data_url, which is the path of the export (logs/export) with this filter, up to now. A callback that fails " +
-			"is tried again for up to an hour. 429: too many callbacks wait, of the account, for the namespace or of all.",
-		Errors: append(text.errors(), http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusTooManyRequests),
-	}, map[string]any{"callback_url": "https://hooks.example.com/exports"}), func(ctx context.Context, in *I) (*output, error) {
-		req, export := of(in)
-		id, err := a.queueExport(ctx, text.path, req, export)
-		return &output{queuedExport{id}}, err
-	})
 }
 
 // queueExport queues the callback: a request to the client's callback URL, whose body says at
 // which URL the exported entries can be fetched. It returns the export's id.
-func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *ExportRequest) (id uuid.UUID, err error) {
+func (a *API) queueExport(ctx context.Context, path string, in *callbackInput) (id uuid.UUID, err error) {
 	if a.opt.Audit == nil {
 		return id, errNoLog
 	}
 	if err := a.checkExport(in); err != nil {
 		return id, err
 	}
-	if err := in.Body.into(&req.filter); err != nil {
+	if err := addDays(&in.LogFilter, in.Body); err != nil {
 		return id, err
 	}
-	f, err := a.logFilter(ctx, req)
+	f, err := a.logFilter(ctx, in.LogExport)
 	if err != nil {
 		return id, err
 	}
@@ -150,16 +90,16 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 	if !f.From.IsZero() {
 		body.StartTime = f.From.UTC().Format(quayDay)
 	}
-	namespace, repository, _ := strings.Cut(req.repository, "/")
-	namespace = cmp.Or(namespace, req.namespace)
+	namespace, repository, _ := strings.Cut(in.Repository, "/")
+	namespace = cmp.Or(namespace, in.Namespace)
 	if namespace != "" {
 		body.Namespace = &namespace
 	}
 	if repository != "" {
 		body.Repository = &repository
 	}
-	body.ExportedDataURL = a.exportBase(in) + apiRoot + exportPath(path, req, f)
-	detail := req.filter.asked()
+	body.ExportedDataURL = a.exportBase(in) + apiRoot + exportPath(path, in.LogExport, f)
+	detail := askedLogs(in.LogFilter)
 	detail["export_id"] = id
 	if u, err := url.Parse(in.Body.CallbackURL); err == nil { // log only this: the rest of the URL may hold a secret
 		detail["callback_host"] = u.Host
@@ -183,7 +123,7 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 // request names an e-mail address, has no callback URL, or has a callback URL that the registry
 // may not call. It also returns an error if no host is known for the URL of the exported
 // entries.
-func (a *API) checkExport(in *ExportRequest) error {
+func (a *API) checkExport(in *callbackInput) error {
 	wrong := func(field, text string) error {
 		return server.Refusal(http.StatusBadRequest, "%s: %s", field, text).WithDetail(map[string]string{"field": field})
 	}
@@ -202,17 +142,17 @@ func (a *API) checkExport(in *ExportRequest) error {
 // fetched: the external URL if it is set, else the host to which the client sent its request.
 // The external URL comes first, because the host that the client used may be a name, such as
 // localhost, under which the callback's receiver can't reach the registry.
-func (a *API) exportBase(in *ExportRequest) string {
+func (a *API) exportBase(in *callbackInput) string {
 	return cmp.Or(a.server.ExternalURL(), in.base)
 }
 
 // exportPath returns the path and query, below apiRoot, of the URL from which the entries that
 // the filter `f` selects can be fetched. `path` is the path of the scope with placeholders,
 // such as /repository/{repository}.
-func exportPath(path string, req logRequest, f audit.Filter) string {
-	path = strings.NewReplacer("{repository}", url.PathEscape(req.repository), "{orgname}", url.PathEscape(req.namespace)).Replace(path)
+func exportPath(path string, in api.LogExport, f audit.Filter) string {
+	path = strings.NewReplacer("{repository}", url.PathEscape(in.Repository), "{orgname}", url.PathEscape(in.Namespace)).Replace(path)
 	query := url.Values{}
-	for name, value := range req.filter.asked() {
+	for name, value := range askedLogs(in.LogFilter) {
 		query.Set(name, value.(string))
 	}
 	for _, day := range []string{"starttime", "endtime"} {
@@ -225,11 +165,10 @@ func exportPath(path string, req logRequest, f audit.Filter) string {
 	return path + "/logs/export?" + query.Encode()
 }
 
-// into copies the days starttime and endtime from the body into the filter `f`. According to
-// Quay's manual, clients send starttime and endtime in the body; Purser accepts them in the
-// query too. into returns an error if body and query have different days, or if a day is
-// malformed.
-func (b ExportForm) into(f *LogFilter) error {
+// addDays copies the days starttime and endtime from the body into the filter. According to Quay's
+// manual, clients send starttime and endtime in the body; Purser accepts them in the query too.
+// addDays returns an error if body and query have different days, or if a day is malformed.
+func addDays(f *api.LogFilter, b api.ExportForm) error {
 	given := map[string]struct {
 		query *string
 		body  string

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
@@ -26,22 +27,22 @@ func (a *API) seen(ctx context.Context, namespace string) (id int64, born time.T
 }
 
 // logFilter returns the filter of a request for a part of the log, limited to what the client may see.
-func (a *API) logFilter(ctx context.Context, req logRequest) (audit.Filter, error) {
-	f, err := req.filter.filter(req.namespace, req.repository)
-	if err != nil || req.namespace == "" && req.repository == "" {
+func (a *API) logFilter(ctx context.Context, in api.LogExport) (audit.Filter, error) {
+	f, err := auditFilter(in.LogAt, in.LogFilter)
+	if err != nil || in.Namespace == "" && in.Repository == "" {
 		return f, err
 	}
-	namespace := req.namespace
+	namespace := in.Namespace
 	if namespace == "" {
-		namespace, _, _ = strings.Cut(req.repository, "/")
+		namespace, _, _ = strings.Cut(in.Repository, "/")
 	}
-	if f.NamespaceID, f.Born, err = a.seen(ctx, namespace); err != nil || f.NamespaceID == 0 || req.repository == "" {
+	if f.NamespaceID, f.Born, err = a.seen(ctx, namespace); err != nil || f.NamespaceID == 0 || in.Repository == "" {
 		return f, err
 	}
 	err = a.server.Authorize(ctx, auth.Administer, auth.OfNamespace(namespace))
 	if code := oci.CodeOf(err); code != oci.Denied && code != oci.Unauthorized {
 		return f, err
 	}
-	f.RepositoryID, err = a.catalog.RepositoryID(ctx, req.repository)
+	f.RepositoryID, err = a.catalog.RepositoryID(ctx, in.Repository)
 	return f, err
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
-	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -202,7 +201,7 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 		t.Errorf("run: %+v", details)
 	}
 	eventually(t, "the tag is gone", func() bool { return r.Do(t, "GET", "/v2/app/a/manifests/v0", "").StatusCode == 404 })
-	r.wantPerformer(t, "autoprune_tag_delete", management.LogPerformer{Kind: "worker", Name: "autoprune worker"}, 1)
+	r.wantPerformer(t, "autoprune_tag_delete", api.LogPerformer{Kind: "worker", Name: "autoprune worker"}, 1)
 	var undone autoprune.Undone
 	r.Manage(t, "POST", "/autoprune/runs/"+first.ID+"/undo", "").Into(t, 200, &undone)
 	if undone.Restored != 1 || undone.Next != "" {
@@ -280,12 +279,12 @@ func TestAPIAsks(t *testing.T) {
 
 // wantPerformer checks that there are `n` audit entries of a kind, that all have the performer
 // `want`, and that a client finds them by filtering by this performer.
-func (r *registry) wantPerformer(t testing.TB, kind string, want management.LogPerformer, n int) {
+func (r *registry) wantPerformer(t testing.TB, kind string, want api.LogPerformer, n int) {
 	t.Helper()
 	for _, query := range []string{"kind=" + kind, "performer=" + url.QueryEscape(want.Name), "actor=" + url.QueryEscape(want.Name) + "&kind=" + kind} {
 		type entry struct {
 			Kind      string
-			Performer *management.LogPerformer
+			Performer *api.LogPerformer
 			Metadata  struct{ Performer string }
 		}
 		var list struct{ Logs []entry }

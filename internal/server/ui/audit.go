@@ -5,35 +5,31 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 func (u *UI) addAudit() { u.add("/ui/audit", showAudit, nil) }
 
 // logEntry is an entry of the audit log.
-type logEntry struct {
-	Kind       string         `json:"kind"`
-	Metadata   map[string]any `json:"metadata"`
-	IP         string         `json:"ip"`
-	Time       time.Time      `json:"time"`
-	Namespace  string         `json:"namespace_name"`
-	Repository string         `json:"repository"`
-	Tag        string         `json:"tag"`
-	Digest     string         `json:"digest"`
-	Policy     string         `json:"policy"`
-	Run        string         `json:"run"`
-	UserAgent  string         `json:"user_agent"`
-	RequestID  string         `json:"request_id"`
-	Pulls      int64          `json:"pulls"`
-	ID         int64          `json:"id"`
-	Performer  *struct {
-		Kind    string `json:"kind"`
-		Name    string `json:"name"`
-		IsRobot bool   `json:"is_robot"`
-	} `json:"performer"`
+type logEntry struct{ api.LogEntry }
+
+// logEntries returns entries as pages show them.
+func logEntries(list []api.LogEntry) []logEntry {
+	out := make([]logEntry, len(list))
+	for i, e := range list {
+		out[i] = logEntry{e}
+	}
+	return out
+}
+
+// PolicyID returns the UUID of the policy that did it, "" for none.
+func (e logEntry) PolicyID() string {
+	policy, _ := e.IDs()
+	return policy
 }
 
 // Actor says who did it.
@@ -49,7 +45,7 @@ func (e logEntry) Actor() string {
 
 // Words says what happened.
 func (e logEntry) Words() string {
-	text := kindWords(e.Kind)
+	text := kindWords(string(e.Kind))
 	if e.Pulls > 1 {
 		text += fmt.Sprintf(" (%d times)", e.Pulls)
 	}
@@ -74,7 +70,8 @@ func (e logEntry) Details() (list []field) {
 		}
 		list = append(list, field{name, value})
 	}
-	for _, f := range []field{{"digest", e.Digest}, {"policy", e.Policy}, {"run", e.Run}, {"address", e.IP}, {"client", e.UserAgent}, {"request", e.RequestID}} {
+	policy, run := e.IDs()
+	for _, f := range []field{{"digest", e.Digest.String()}, {"policy", policy}, {"run", run}, {"address", e.IP}, {"client", e.UserAgent}, {"request", e.RequestID}} {
 		if f.Value != "" {
 			list = append(list, f)
 		}
@@ -82,40 +79,27 @@ func (e logEntry) Details() (list []field) {
 	return list
 }
 
-// auditScope is the part of the log that a page shows.
-type auditScope struct{ namespace, repository string }
-
-// path returns the path of the scope's operations in the API.
-func (s auditScope) path() string {
-	switch {
-	case s.repository != "":
-		return apiPath("/repository/%s", s.repository)
-	case s.namespace != "":
-		return apiPath("/organization/%s", s.namespace)
-	}
-	return "/superuser"
-}
-
 // filterOf returns the parameters by which the API selects entries. A day "to" is the last one.
-func (q *request) filterOf() (query url.Values, problem string) {
-	query = make(url.Values)
-	for _, name := range []string{"kind", "actor", "tag", "run", "policy", "digest"} {
-		if value := q.query(name); value != "" {
-			query.Set(name, value)
-		}
+func (q *request) filterOf() (f api.LogFilter, problem string) {
+	f = api.LogFilter{Actor: q.query("actor"), Tag: q.query("tag"), Run: q.query("run"), Policy: q.query("policy"), Digest: q.query("digest")}
+	if kinds := q.query("kind"); kinds != "" {
+		f.Kinds = strings.Split(kinds, ",")
 	}
-	for name, more := range map[string]int{"from": 0, "to": 1} {
+	for name, to := range map[string]*string{"from": &f.From, "to": &f.To} {
 		text := q.query(name)
 		if text == "" {
 			continue
 		}
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			return query, text + " is not a day like 2026-03-05."
+			return f, text + " is not a day like 2026-03-05."
 		}
-		query.Set(name, day.AddDate(0, 0, more).Format(time.DateOnly))
+		if name == "to" {
+			day = day.AddDate(0, 0, 1)
+		}
+		*to = day.Format(time.DateOnly)
 	}
-	return query, ""
+	return f, ""
 }
 
 // kindGroup are the kinds of entries about one subject.
@@ -126,20 +110,18 @@ type kindGroup struct {
 
 // showAudit lists the audit log, newest first.
 func showAudit(q *request) error {
-	scope := auditScope{q.query("namespace"), strings.Trim(q.query("repository"), "/")}
-	query, refused := q.filterOf()
-	export := apiRoot + scope.path() + "/logs/export" + suffix(query)
-	var list struct {
-		Logs     []logEntry `json:"logs"`
-		NextPage string     `json:"next_page"`
+	scope := api.LogAt{Repository: strings.Trim(q.query("repository"), "/")}
+	if scope.Repository == "" {
+		scope.Namespace = q.query("namespace")
 	}
+	all := api.LogExport{LogAt: scope}
+	in := api.LogQuery{LogExport: all, NextPage: q.query("page"), Limit: 50}
+	var refused string
+	in.LogFilter, refused = q.filterOf()
+	var list api.LogList
 	if refused == "" {
-		asked := url.Values{"limit": {"50"}}
-		maps.Copy(asked, query)
-		if cursor := q.query("page"); cursor != "" {
-			asked.Set("next_page", cursor)
-		}
-		if err := q.get(scope.path()+"/logs", asked, &list); err != nil {
+		var err error
+		if list, err = run(q, api.ListLogs, in); err != nil {
 			status := statusOf(err)
 			again := status == http.StatusBadRequest || status == http.StatusServiceUnavailable || status == http.StatusNotFound ||
 				status == http.StatusForbidden && (q.account() != "" || q.open())
@@ -147,7 +129,7 @@ func showAudit(q *request) error {
 				return err
 			}
 			refused = sentence(err.Error())
-			if status == http.StatusForbidden && scope == (auditScope{}) {
+			if status == http.StatusForbidden && scope == (api.LogAt{}) {
 				refused = "Only administrators of the registry may see the whole log. Name a namespace or a repository that you administer."
 			}
 		}
@@ -161,22 +143,22 @@ func showAudit(q *request) error {
 		Logs            []logEntry
 		Pages           pages
 	}
-	d := data{Query: map[string]string{"kind": ""}, Groups: kindGroups, Refused: refused, Filtered: len(keep) > 0, Logs: list.Logs, Pages: q.pagesOf(keep, list.NextPage)}
+	d := data{Query: map[string]string{"kind": ""}, Groups: kindGroups, Refused: refused, Filtered: len(keep) > 0, Logs: logEntries(list.Logs), Pages: q.pagesOf(keep, list.NextPage)}
 	if refused == "" {
-		d.Export = export
+		d.Export = apiRoot + api.ExportLogs.URL(in.LogExport)
 	}
 	for name := range keep {
 		d.Query[name] = keep.Get(name)
 	}
 	p := page{
 		Title: "Audit log", Section: "audit", Lead: "Who did what and when, newest first. What was deleted keeps its log. Times and days are UTC.", Data: d,
-		Same: []same{command("purser audit list"), command("purser audit export"), call("GET", scope.path()+"/logs"), call("GET", scope.path()+"/logs/export")},
+		Same: []same{command("purser audit list"), command("purser audit export"), call("GET", api.ListLogs.URL(api.LogQuery{LogExport: all})), call("GET", api.ExportLogs.URL(all))},
 	}
 	switch {
-	case scope.repository != "":
-		p.Crumbs = []crumb{{scope.repository, link("/ui/repositories/{repository}", scope.repository)}}
-	case scope.namespace != "":
-		p.Crumbs = []crumb{{scope.namespace, link("/ui/namespaces/{namespace}", scope.namespace)}}
+	case scope.Repository != "":
+		p.Crumbs = []crumb{{scope.Repository, link("/ui/repositories/{repository}", scope.Repository)}}
+	case scope.Namespace != "":
+		p.Crumbs = []crumb{{scope.Namespace, link("/ui/namespaces/{namespace}", scope.Namespace)}}
 	}
 	return q.show("audit", p)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
 )
@@ -106,7 +107,7 @@ func figuresOf(s *gc.GCStatus) []figure {
 // plotAll draws the charts of the whole registry.
 func (q *request) plotAll(d *overview) error {
 	now := time.Now()
-	if err := q.plotUse(d, now, "Pushes", []string{"/superuser"}, ""); err != nil {
+	if err := q.plotUse(d, now, "Pushes", []api.LogAt{{}}, ""); err != nil {
 		return err
 	}
 	activity, err := run(q, api.GetGCActivity, api.ActivityQuery{Days: 30})
@@ -121,9 +122,9 @@ func (q *request) plotAll(d *overview) error {
 	return nil
 }
 
-// plotUse draws pushes, which the audit logs at paths of the API count, and pulls, of which
-// another path has the history, if the client may see them.
-func (q *request) plotUse(d *overview, now time.Time, title string, logs []string, pulls string) error {
+// plotUse draws pushes, which audit logs count, and pulls, of which a path of the API has the history,
+// if the client may see them.
+func (q *request) plotUse(d *overview, now time.Time, title string, logs []api.LogAt, pulls string) error {
 	pushes, seen := make(map[time.Time]int64), false
 	for _, log := range logs {
 		err := q.addPushes(pushes, now, log)
@@ -147,19 +148,14 @@ func (q *request) plotUse(d *overview, now time.Time, title string, logs []strin
 }
 
 // addPushes adds the pushes of an audit log, by day.
-func (q *request) addPushes(pushes map[time.Time]int64, now time.Time, log string) error {
-	var counts struct {
-		Aggregated []struct {
-			Count    int64  `json:"count"`
-			Datetime string `json:"datetime"`
-		} `json:"aggregated"`
-	}
+func (q *request) addPushes(pushes map[time.Time]int64, now time.Time, log api.LogAt) error {
 	first := now.UTC().AddDate(0, 0, 1-plotDays).Format(time.DateOnly)
-	if err := q.get(log+"/aggregatelogs", url.Values{"kind": {"push_repo"}, "from": {first}}, &counts); err != nil {
+	counts, err := run(q, api.AggregateLogs, api.LogExport{LogAt: log, LogFilter: api.LogFilter{Kinds: []string{string(audit.PushRepo)}, From: first}})
+	if err != nil {
 		return err
 	}
 	for _, c := range counts.Aggregated {
-		day, err := time.Parse("Mon, 02 Jan 2006 15:04:05 -0000", c.Datetime)
+		day, err := time.Parse(api.QuayTime, c.Datetime)
 		if err != nil {
 			return err
 		}
@@ -190,10 +186,11 @@ func (q *request) showOwn(d *overview) error {
 	}
 	// The account's own namespace, of which /user/aggregatelogs is, may not exist, and is rarely all
 	// that is the client's. Only who administers a namespace may see its log, so the title names these.
-	var names, logs []string
+	var names []string
+	var logs []api.LogAt
 	for _, n := range user.Organizations {
 		if n.IsOrgAdmin && len(logs) < maxOwn {
-			names, logs = append(names, clip(40, n.Name)), append(logs, apiPath("/organization/%s", n.Name))
+			names, logs = append(names, clip(40, n.Name)), append(logs, api.LogAt{Namespace: n.Name})
 		}
 	}
 	return q.plotUse(d, time.Now(), "Pushes to "+strings.Join(names, ", "), logs, "/user")

@@ -2,12 +2,9 @@ package client
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,23 +25,7 @@ func auditCommand(src *command.Source) *cobra.Command {
 }
 
 // logView is an audit log entry in the API's format.
-type logView struct {
-	Kind      string         `json:"kind"`
-	Time      time.Time      `json:"time"`
-	Metadata  map[string]any `json:"metadata"`
-	IP        string         `json:"ip,omitempty"`
-	Performer *struct {
-		Name string `json:"name"`
-	} `json:"performer,omitempty"`
-	Namespace  string `json:"namespace_name,omitempty"`
-	Repository string `json:"repository,omitempty"`
-	Tag        string `json:"tag,omitempty"`
-	Digest     string `json:"digest,omitempty"`
-	Policy     string `json:"policy,omitempty"`
-	Run        string `json:"run,omitempty"`
-	RequestID  string `json:"request_id,omitempty"`
-	Pulls      int    `json:"pulls,omitempty"`
-}
+type logView api.LogEntry
 
 func (e logView) row() []string {
 	who, what := e.IP, e.Repository
@@ -58,10 +39,10 @@ func (e logView) row() []string {
 		what += ":" + e.Tag
 	}
 	digest := ""
-	if e.Digest != "" {
-		digest = short(e.Digest)
+	if !e.Digest.IsZero() {
+		digest = short(e.Digest.String())
 	}
-	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
+	return []string{clock(&e.Time), string(e.Kind), strings.TrimSpace(who), what, digest, e.why()}
 }
 
 // why returns why the entry's event happened, for the table: the reason that a policy or a
@@ -69,13 +50,14 @@ func (e logView) row() []string {
 // several pulls, it adds their number.
 func (e logView) why() string {
 	var parts []string
-	if reason, ok := e.Metadata["reason"].(string); ok {
+	if reason := api.LogEntry(e).Reason(); reason != "" {
 		parts = append(parts, reason)
 	}
 	if e.Pulls > 1 {
 		parts = append(parts, humanize.Comma(int64(e.Pulls))+" pulls")
 	}
-	for _, p := range []struct{ name, id string }{{"policy", e.Policy}, {"run", e.Run}} {
+	policy, run := api.LogEntry(e).IDs()
+	for _, p := range []struct{ name, id string }{{"policy", policy}, {"run", run}} {
 		if p.id != "" {
 			parts = append(parts, p.name+" "+p.id)
 		}
@@ -112,53 +94,36 @@ func moment(text string) string {
 	return text
 }
 
-func (f *logFlags) query() url.Values {
-	return parameters("from", moment(f.from), "to", moment(f.to), "kind", strings.Join(f.kinds, ","), "actor", f.actor,
-		"tag", f.tag, "digest", f.digest, "policy", f.policy, "run", f.run)
-}
-
-// path returns the API's path for the audit log: of the namespace or repository that the
-// first argument names, or of the whole registry if there is no argument.
-func (f *logFlags) path(args []string) (string, error) {
-	if len(args) == 0 && !f.target.repository {
-		return api.Path("superuser", "logs"), nil
+// part returns the part of the audit log that the flags and the arguments select: of the namespace or
+// repository that the first argument names, or of the whole registry if there is no argument.
+func (f *logFlags) part(args []string) (part api.LogExport, err error) {
+	part.LogFilter = api.LogFilter{
+		From: moment(f.from), To: moment(f.to), Kinds: f.kinds, Actor: f.actor, Tag: f.tag, Digest: f.digest, Policy: f.policy, Run: f.run,
 	}
-	path, _, _, err := f.target.path(args, 0)
-	return path + "/logs", err
+	if len(args) == 0 && !f.target.repository {
+		return part, nil
+	}
+	at, _, _, err := f.target.at(args, 0)
+	part.LogAt = api.LogAt(at)
+	return part, err
 }
 
 func auditListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit, flags := command.AddFormat(cmd), addLimit(cmd), addLogFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, err := flags.path(args)
+		part, err := flags.part(args) // only once, so that an age means the same moment for all pages
 		if err != nil {
 			return err
 		}
-		q := flags.query() // only once, so that an age means the same moment for all pages
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]json.RawMessage, string, error) {
-			var page struct {
-				Logs     []json.RawMessage `json:"logs"`
-				NextPage string            `json:"next_page"`
-			}
-			q.Set("limit", strconv.Itoa(n))
-			if cursor != "" {
-				q.Set("next_page", cursor)
-			}
-			err := c.Get(cmd.Context(), path, q, &page)
-			return page.Logs, page.NextPage, err
-		})
+		list, more, err := api.List(cmd.Context(), c, api.ListLogs, api.LogQuery{LogExport: part}, *limit)
 		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
-			for i, raw := range list {
-				var e logView
-				if err := json.Unmarshal(raw, &e); err != nil {
-					return fmt.Errorf("reading an entry of the log: %w", err)
-				}
-				rows[i] = e.row()
+			for i, e := range list {
+				rows[i] = logView(e).row()
 			}
 			return table(w, []string{"TIME", "KIND", "WHO", "WHAT", "DIGEST", "WHY"}, rows, more)
 		})
@@ -173,11 +138,11 @@ func auditExportCommand(src *command.Source) *cobra.Command {
 	}
 	flags := addLogFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, err := flags.path(args)
+		part, err := flags.part(args)
 		if err != nil {
 			return err
 		}
-		body, err := c.Open(cmd.Context(), "GET", path+"/export", flags.query(), nil)
+		body, err := api.ExportLogs.Open(cmd.Context(), c, part)
 		if err != nil {
 			return err
 		}
