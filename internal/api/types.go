@@ -7,34 +7,7 @@
 // and its descriptions come from the struct tags of the type's fields.
 package api
 
-import (
-	"time"
-
-	"github.com/purser-registry/purser/internal/autoprune"
-)
-
-// PolicyView is an auto-prune policy as answers of the API show it. The members that Quay's API
-// has too come first, then Purser's own.
-type PolicyView struct {
-	UUID   string `json:"uuid"`
-	Method string `json:"method" doc:"creation_date, number_of_tags, last_pulled, max_bytes or untagged; empty for a policy with a problem"`
-	Value  any    `json:"value" doc:"The age of creation_date, last_pulled and untagged, the number of number_of_tags, the size of max_bytes"`
-	autoprune.CountingForm
-	TagPattern        *string `json:"tagPattern" doc:"Null: all tags"`
-	TagPatternMatches bool    `json:"tagPatternMatches"`
-	RemoveOrphans     bool    `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
-	autoprune.SelectorForm
-	autoprune.SafeguardForm
-	Keep       []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
-	Warnings   []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
-	Problem    string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
-	Stored     string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
-	ActiveFrom *time.Time           `json:"active_from,omitempty" doc:"When the policy's grace period ends. Absent: it has none"`
-	Setting    string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
-	Version    int64                `json:"version" doc:"Each saving of the policy raises it"`
-	CreatedAt  time.Time            `json:"created_at"`
-	UpdatedAt  time.Time            `json:"updated_at" doc:"When the policy was last saved"`
-}
+import "time"
 
 // PullState is the state of pull counting.
 type PullState struct {

@@ -26,7 +26,7 @@ var boundedLists = map[string]string{
 	"ListedReferrer.annotations": "512 KiB of a page", "ListedTag.platforms": "an index of 64 KiB", "RecentPulls.days": "30 days",
 	"Trashed.conflicts": "2", "CreatedRule.warnings": "the kinds of warnings", "ProtectionRule.warnings": "the kinds of warnings",
 	// Of policies.
-	"PolicyListedBody.policies": "32 of a repository, a namespace and the registry", "PolicyIDBody.warnings": "the kinds of warnings",
+	"PolicyList.policies": "32 of a repository, a namespace and the registry", "PolicyIDBody.warnings": "the kinds of warnings",
 	"PolicyIDBody.found": "the kinds of warnings", "JudgedPreview.found": "the kinds of warnings", "Warning.examples": "5",
 	"TaskStatus.rests": "1000", "Rest.reporters": "32", "Rest.warnings": "the kinds of warnings",
 	"PolicyView.annotations": "32", "PolicyView.labels": "32", "PolicyView.keep": "16", "PolicyView.warnings": "the kinds of warnings",

@@ -8,15 +8,15 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 // anonymousNamespace is the namespace on which Quay's routes below /user act for a client that
 // isn't logged in.
-const anonymousNamespace = "library"
+const anonymousNamespace = api.AnonymousNamespace
 
 // userNamespace returns the namespace on which Quay's routes below /user act: the one with the
 // name of the client's account.
@@ -31,35 +31,6 @@ type NamespaceOfUser struct{ namespace string }
 func (n *NamespaceOfUser) Resolve(ctx huma.Context) []error {
 	n.namespace = userNamespace(ctx.Context())
 	return nil
-}
-
-// PolicyOfUser is the input of operations on the auto-prune policies of the client's own
-// namespace. It is exported because huma reads only exported fields.
-type PolicyOfUser struct{ NamespaceOfUser }
-
-func (p PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: p.namespace} }
-
-// addUserPolicies adds Quay's routes below /user for the auto-prune policies of the namespace
-// userNamespace.
-func (a *API) addUserPolicies() {
-	addPoliciesOf[PolicyOfUser, struct {
-		PolicyOfUser
-		PolicyConfirmation
-		PolicyBody
-	}, struct {
-		PolicyOfUser
-		PolicyItem
-	}, struct {
-		PolicyOfUser
-		PolicyItem
-		PolicyVersion
-		PolicyConfirmation
-		PolicyBody
-	}, struct {
-		PolicyOfUser
-		PolicyItem
-		PolicyConfirmation
-	}](a, "/user/autoprunepolicy", "User", "the namespace of the client's account, which is "+anonymousNamespace+" if nobody is logged in")
 }
 
 // warnPrivate is the warning for a client that sets a repository's visibility to private in a

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -175,15 +176,8 @@ func (q *request) statisticsConcerns() (list []concern, err error) {
 
 // pruneConcerns returns the namespaces whose last run has failed, of the latest runs.
 func (q *request) pruneConcerns() (list []concern, err error) {
-	var out struct {
-		Runs []struct {
-			Namespace string `json:"namespace"`
-			State     string `json:"state"`
-			Failed    int64  `json:"repositories_failed"`
-			Error     string `json:"error"`
-		} `json:"runs"`
-	}
-	if err := q.get("/autoprune/runs", url.Values{"limit": {"50"}}, &out); err != nil {
+	out, err := run(q, api.ListPruneRuns, api.PruneRunQuery{Limit: 50})
+	if err != nil {
 		return nil, err
 	}
 	seen := make(map[string]bool)
@@ -207,14 +201,8 @@ func (q *request) pruneConcerns() (list []concern, err error) {
 }
 
 func (q *request) askConcerns() (list []concern, err error) {
-	var out struct {
-		Namespaces []struct {
-			Namespace string `json:"namespace"`
-			Policies  int64  `json:"policies"`
-			Tags      int64  `json:"tags_would_delete"`
-		} `json:"namespaces"`
-	}
-	if err := q.get("/autoprune/asks", url.Values{"limit": {"20"}}, &out); err != nil {
+	out, err := run(q, api.ListWaitingAsks, api.WaitingQuery{Limit: 20})
+	if err != nil {
 		return nil, err
 	}
 	for _, n := range out.Namespaces {
@@ -235,19 +223,10 @@ func askConcern(namespace string, policies, tags int64) concern {
 const reporterPages = 3
 
 func (q *request) holdConcerns() (list []concern, err error) {
-	query := url.Values{"limit": {"1000"}}
+	in := api.HoldReporterQuery{Limit: 1000}
 	for range reporterPages {
-		var out struct {
-			Reporters []struct {
-				Namespace string    `json:"namespace"`
-				Name      string    `json:"reporter"`
-				State     string    `json:"state"`
-				Digests   int64     `json:"digests"`
-				Reported  time.Time `json:"reported_at"`
-			} `json:"reporters"`
-			NextPage string `json:"next_page"`
-		}
-		if err := q.get("/holds", query, &out); err != nil {
+		out, err := run(q, api.ListHoldReporters, in)
+		if err != nil {
 			return nil, err
 		}
 		for _, r := range out.Reporters {
@@ -261,7 +240,7 @@ func (q *request) holdConcerns() (list []concern, err error) {
 		if out.NextPage == "" || len(list) > shortList {
 			break
 		}
-		query.Set("next_page", out.NextPage)
+		in.NextPage = out.NextPage
 	}
 	return shorten(list, "/ui/holds"), nil
 }

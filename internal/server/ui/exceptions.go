@@ -1,22 +1,18 @@
 package ui
 
-import (
-	"net/http"
-
-	"github.com/purser-registry/purser/internal/autoprune"
-)
+import "github.com/purser-registry/purser/internal/api"
 
 // exceptions adds the repositories in which only their own policies delete: of a namespace the first
 // page of them, of a repository itself.
 func (q *request) exceptions(d *policiesData) error {
-	path := d.Place.api("/autoprune/exceptions")
-	if !d.Place.IsNamespace() {
-		path = d.Place.api("/autoprune/exception")
+	var list api.ExceptionList
+	var err error
+	if d.Place.IsNamespace() {
+		list, err = run(q, api.ListExceptions, api.ExceptionQuery{PruneNamespace: d.Place.whole()})
+	} else {
+		list, err = run(q, api.GetException, api.InRepository{Repository: d.Place.repository})
 	}
-	var list struct {
-		Exceptions []autoprune.Exception `json:"exceptions"`
-	}
-	if err := q.get(path, nil, &list); err != nil && !hidden(err) {
+	if err != nil && !hidden(err) {
 		return err
 	}
 	d.Exceptions = list.Exceptions
@@ -25,10 +21,11 @@ func (q *request) exceptions(d *policiesData) error {
 
 // except makes the page's repository an exception, or ends that.
 func (q *request) except(p place, on bool) error {
+	in := api.InRepository{Repository: p.repository}
 	if on {
-		err := q.call(http.MethodPut, p.api("/autoprune/exception"), map[string]any{}, nil)
+		_, err := run(q, api.MakeException, api.ExceptionNew{InRepository: in})
 		return q.showPolicies(noticeOf(err, "The repository is an exception: only its own policies delete here. Without any, it keeps every tag."))
 	}
-	err := q.call(http.MethodDelete, p.api("/autoprune/exception"), nil, nil)
+	_, err := run(q, api.EndException, in)
 	return q.showPolicies(noticeOf(err, "The policies of the namespace and of the registry delete here again."))
 }

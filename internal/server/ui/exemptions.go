@@ -1,9 +1,9 @@
 package ui
 
 import (
-	"net/http"
 	"net/url"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
@@ -18,15 +18,8 @@ type exemptionsData struct {
 // them.
 func (q *request) showExemptions(n *notice) error {
 	p := q.place()
-	query := url.Values{"limit": {"100"}}
-	if page := q.query("page"); page != "" {
-		query.Set("next_page", page)
-	}
-	var list struct {
-		Exemptions []autoprune.Exemption `json:"exemptions"`
-		NextPage   string                `json:"next_page"`
-	}
-	if err := q.get(p.api("/autoprune/exemptions"), query, &list); err != nil {
+	list, err := run(q, api.ListExemptions, api.ExemptionQuery{InRepository: api.InRepository{Repository: p.repository}, Paging: q.paging("page", 100)})
+	if err != nil {
 		return err
 	}
 	out := q.placePage(p, "/-/policies")
@@ -40,11 +33,6 @@ func (q *request) showExemptions(n *notice) error {
 
 // endExemptions lets policies select a tag again, or all tags of the repository.
 func endExemptions(q *request) error {
-	path := q.place().api("/autoprune/exemptions")
-	if tag := q.form.Get("tag"); tag != "" {
-		path += "?" + url.Values{"tag": {tag}}.Encode()
-	}
-	var done struct{ Ended int64 }
-	err := q.call(http.MethodDelete, path, nil, &done)
+	done, err := run(q, api.EndExemptions, api.ExemptionEnd{InRepository: api.InRepository{Repository: q.repository()}, Tag: q.form.Get("tag")})
 	return q.showExemptions(noticeOf(err, "Ended "+plural(done.Ended, "exemption", "exemptions")+". The next run may delete these tags."))
 }

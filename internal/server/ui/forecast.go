@@ -2,9 +2,10 @@ package ui
 
 import (
 	"net/http"
-	"net/url"
+	"strconv"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
@@ -30,7 +31,7 @@ func (d forecastData) Periods() []option {
 func showForecast(q *request) error {
 	p := q.place()
 	d := forecastData{Place: p, Days: oneOf(q.query("days"), "90", "30", "180", "365")}
-	query, body := url.Values{}, any(nil)
+	in := api.ForecastInput{PolicyAt: p.PolicyAt()}
 	if q.Method == http.MethodPost {
 		f := readPolicyForm(q.form)
 		d.Days = oneOf(q.form.Get("days"), "90", "30", "180", "365")
@@ -47,8 +48,7 @@ func showForecast(q *request) error {
 			words := wordsOf(v)
 			d.Of = &words
 		}
-		query.Set("settings", comparedSettings(v.Method))
-		body = policy
+		in.Settings, in.Body = comparedSettings(v.Method), &policy
 		for name, values := range q.form {
 			for _, value := range values {
 				if name != "days" && name != "switch" {
@@ -57,9 +57,12 @@ func showForecast(q *request) error {
 			}
 		}
 	}
-	query.Set("days", d.Days)
-	if err := q.call(http.MethodPost, p.api("/autoprunepolicy/forecast")+"?"+query.Encode(), body, &d.Forecast); err != nil {
-		if body != nil && statusOf(err) == http.StatusBadRequest {
+	var err error
+	if in.Days, err = strconv.Atoi(d.Days); err != nil {
+		return err
+	}
+	if d.Forecast, err = run(q, api.ForecastPolicy, in); err != nil {
+		if in.Body != nil && statusOf(err) == http.StatusBadRequest {
 			return q.refusedPolicy(editorData{Place: p, ID: q.form.Get("policy"), Form: readPolicyForm(q.form)}, err)
 		}
 		return err
@@ -88,15 +91,15 @@ func asAnswer(d document) document {
 }
 
 // comparedSettings returns the ages, numbers or sizes with which a forecast compares a policy's own.
-func comparedSettings(method string) string {
+func comparedSettings(method string) []string {
 	switch autoprune.Method(method) {
 	case autoprune.NumberOfTags:
-		return "5,10,25,50,100"
+		return []string{"5", "10", "25", "50", "100"}
 	case autoprune.MaxBytes:
-		return "1GiB,5GiB,10GiB,50GiB,100GiB"
+		return []string{"1GiB", "5GiB", "10GiB", "50GiB", "100GiB"}
 	case autoprune.CreationDate, autoprune.LastPulled, autoprune.UntaggedManifests:
 	}
-	return "7d,14d,30d,90d,180d,1y"
+	return []string{"7d", "14d", "30d", "90d", "180d", "1y"}
 }
 
 // draw makes the charts.

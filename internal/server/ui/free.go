@@ -2,9 +2,9 @@ package ui
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
@@ -74,9 +74,11 @@ func (q *request) freeAt(namespace string) string {
 // registry is pruned.
 func (q *request) readPruning(namespace string) error {
 	if namespace == "" {
-		return q.get("/autoprune/asks", url.Values{"limit": {"1"}}, nil)
+		_, err := run(q, api.ListWaitingAsks, api.WaitingQuery{Limit: 1})
+		return err
 	}
-	return q.get(apiPath("/organization/%s/autoprune", namespace), nil, nil)
+	_, err := run(q, api.GetPruneState, api.PruneNamespace{Namespace: namespace})
+	return err
 }
 
 // showFree shows the form, and the plan if there is one.
@@ -101,28 +103,26 @@ func (q *request) showFree(status int, d freeData, n *notice) error {
 // freeBytes makes a plan, or carries out the plan that the page has shown.
 func freeBytes(q *request) error {
 	d := q.freeing()
-	var answer struct {
-		Plan    *autoprune.FreePlan
-		Started *autoprune.Freeing
-	}
+	in := api.FreeInput{PolicyAt: api.PolicyAt{Namespace: d.Namespace}}
+	var answer api.FreeAnswer
 	var err error
 	switch q.form.Get("do") {
 	case "plan":
-		var bytes int64
-		if bytes, err = autoprune.ParseSize(strings.ReplaceAll(d.Bytes, " ", "")); err != nil {
+		if in.Body.Bytes, err = autoprune.ParseSize(strings.ReplaceAll(d.Bytes, " ", "")); err != nil {
 			d.Wrong, err = true, formError(err.Error())
 			break
 		}
-		if err = q.call(http.MethodPost, d.api(), map[string]any{"bytes": bytes, "unused_for": d.UnusedFor}, &answer); err == nil {
+		in.Body.UnusedFor = d.UnusedFor
+		if answer, err = run(q, api.FreeBytes, in); err == nil {
 			d.Plan = answer.Plan
 			return q.showFree(http.StatusOK, d, nil)
 		}
 	case "free":
-		if q.form.Get("plan") == "" {
+		if in.Body.Plan = q.form.Get("plan"); in.Body.Plan == "" {
 			err = formError("Ask for a preview first.")
 			break
 		}
-		if err = q.call(http.MethodPost, d.api(), map[string]string{"plan": q.form.Get("plan")}, &answer); err == nil {
+		if answer, err = run(q, api.FreeBytes, in); err == nil {
 			return q.showFree(http.StatusOK, d, startedNotice(answer.Started))
 		}
 	default:

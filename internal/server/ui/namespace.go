@@ -61,7 +61,7 @@ func showNamespace(q *request) error {
 	if d.Quota, _, err = q.quota(p.namespace); err != nil {
 		return err
 	}
-	d.Policies, err = q.policyRows(p.api("/autoprunepolicy"), "", &p)
+	d.Policies, err = q.policyRows(p.At(), "", &p)
 	if err != nil && !hidden(err) {
 		return err
 	}

@@ -50,6 +50,12 @@ func (p place) At() api.At {
 	return api.At{Namespace: p.namespace}
 }
 
+// PolicyAt is At for the operations on policies.
+func (p place) PolicyAt() api.PolicyAt { return api.PolicyAt(p.At()) }
+
+// whole returns the namespace as inputs of the operations on auto-pruning name it.
+func (p place) whole() api.PruneNamespace { return api.PruneNamespace{Namespace: p.namespace} }
+
 // api returns a path of the management API below the place. Each argument takes the place of a %s.
 func (p place) api(format string, values ...string) string {
 	if p.repository != "" {

@@ -19,7 +19,7 @@ func (u *UI) addPolicies() {
 	u.addPlace("/policies/new", newPolicy, savePolicy)
 	u.addPlace("/policies/preview", showPreview, previewPolicy)
 	u.addPlace("/policies/{policy}", editPolicy, savePolicy)
-	u.addPlace("/exemptions", func(q *request) error { return q.showExemptions(nil) }, endExemptions)
+	u.add("/ui/repositories/{repository}/-/exemptions", func(q *request) error { return q.showExemptions(nil) }, endExemptions)
 	u.addPlace("/forecast", showForecast, showForecast)
 }
 
@@ -34,19 +34,10 @@ type policyRow struct {
 	Waits bool // its grace period lasts
 }
 
-// pruneState is the state of auto-pruning in a namespace.
-type pruneState struct {
-	UsesDefaults bool                  `json:"uses_defaults"`
-	Reported     bool                  `json:"reported"`
-	Task         *autoprune.TaskStatus `json:"task"`
-}
-
-// policyRows lists the policies at a path of the API.
-func (q *request) policyRows(path, of string, p *place) ([]policyRow, error) {
-	var list struct {
-		Policies []api.PolicyView `json:"policies"`
-	}
-	if err := q.get(path, nil, &list); err != nil {
+// policyRows lists the policies of a namespace, a repository or the registry.
+func (q *request) policyRows(at api.At, of string, p *place) ([]policyRow, error) {
+	list, err := run(q, api.ListPolicies, api.PolicyAt(at))
+	if err != nil {
 		return nil, err
 	}
 	rows := make([]policyRow, 0, len(list.Policies))
@@ -64,8 +55,8 @@ func (q *request) policyRows(path, of string, p *place) ([]policyRow, error) {
 type policiesData struct {
 	Place     place
 	Own       []policyRow
-	Others    []policyRow // of the namespace or the registry, which apply here too
-	State     *pruneState // nil: hidden
+	Others    []policyRow     // of the namespace or the registry, which apply here too
+	State     *api.PruneState // nil: hidden
 	Asks      []autoprune.Ask
 	NoDefault bool   // the namespace has refused the registry's default policies
 	FreeAt    string // the page that frees bytes in the namespace, "": it isn't for the client
@@ -81,7 +72,7 @@ func (q *request) showPolicies(n *notice) error {
 		d.FreeAt = q.freeAt(p.namespace)
 	}
 	var err error
-	if d.Own, err = q.policyRows(p.api("/autoprunepolicy"), "", &p); err != nil {
+	if d.Own, err = q.policyRows(p.At(), "", &p); err != nil {
 		return err
 	}
 	if err := q.inherited(&d); err != nil {
@@ -120,17 +111,16 @@ func doneNotice(done string) *notice {
 // inherited adds the policies of the namespace and of the registry that apply in the place.
 func (q *request) inherited(d *policiesData) error {
 	p := d.Place
-	whole := place{namespace: p.namespace}
 	own := len(d.Own) // policies of the namespace
 	if !p.IsNamespace() {
-		rows, err := q.policyRows(whole.api("/autoprunepolicy"), "namespace "+p.namespace, nil)
+		rows, err := q.policyRows(api.At{Namespace: p.namespace}, "namespace "+p.namespace, nil)
 		if err != nil && !hidden(err) {
 			return err
 		}
 		d.Others, own = rows, len(rows)
 	}
-	var state pruneState
-	switch err := q.get(whole.api("/autoprune"), nil, &state); {
+	state, err := run(q, api.GetPruneState, p.whole())
+	switch {
 	case hidden(err):
 		return nil
 	case err != nil:
@@ -140,7 +130,7 @@ func (q *request) inherited(d *policiesData) error {
 	if d.NoDefault {
 		return nil
 	}
-	rows, err := q.policyRows("/autoprunepolicy", "the registry", nil)
+	rows, err := q.policyRows(api.At{}, "the registry", nil)
 	if err != nil && !hidden(err) {
 		return err
 	}
@@ -154,14 +144,10 @@ func (q *request) inherited(d *policiesData) error {
 
 // asked adds the policies that wait for an approval.
 func (q *request) asked(d *policiesData) error {
-	var list struct {
-		Asks     []autoprune.Ask `json:"asks"`
-		NextPage string          `json:"next_page"`
-	}
 	var asks []autoprune.Ask
-	for query := (url.Values{}); ; {
-		list.Asks, list.NextPage = nil, ""
-		if err := q.get(place{namespace: d.Place.namespace}.api("/autoprune/asks"), query, &list); err != nil {
+	for in := (api.AskQuery{PruneNamespace: d.Place.whole()}); ; {
+		list, err := run(q, api.ListAsks, in)
+		if err != nil {
 			if hidden(err) {
 				return nil
 			}
@@ -170,7 +156,7 @@ func (q *request) asked(d *policiesData) error {
 		if asks = append(asks, list.Asks...); list.NextPage == "" {
 			break
 		}
-		query.Set("next_page", list.NextPage)
+		in.NextPage = list.NextPage
 	}
 	for _, rows := range [][]policyRow{d.Own, d.Others} {
 		for i := range rows {
@@ -187,7 +173,6 @@ func (q *request) asked(d *policiesData) error {
 // changePolicies runs a form of the page that lists policies.
 func changePolicies(q *request) error {
 	p, id := q.place(), q.form.Get("policy")
-	whole := place{namespace: p.namespace}
 	switch q.form.Get("do") {
 	case "delete":
 		return q.deletePolicy(p, id)
@@ -196,13 +181,14 @@ func changePolicies(q *request) error {
 	case "approve":
 		version, _ := strconv.ParseInt(q.form.Get("version"), 10, 64)
 		tags, _ := strconv.ParseInt(q.form.Get("tags"), 10, 64)
-		body := map[string]int64{"version": version, "tags": tags}
-		err := q.call(http.MethodPost, whole.api("/autoprune/asks/%s/approve", id), body, nil)
+		_, err := run(q, api.ApproveAsk, api.AskApproval{
+			PrunePolicy: api.PrunePolicy{PruneNamespace: p.whole(), Policy: id}, Body: api.PruneApproval{Version: version, Tags: tags},
+		})
 		return q.showPolicies(noticeOf(err, "Approved: the policy may delete up to "+plural(tags, "tag", "tags")+" in one run within 7 days."))
 	case "except", "unexcept":
 		return q.except(p, q.form.Get("do") == "except")
 	case "run":
-		err := q.call(http.MethodPost, whole.api("/autoprune/run"), nil, nil)
+		_, err := run(q, api.PruneNow, p.whole())
 		return q.showPolicies(noticeOf(err, "A worker prunes namespace "+p.namespace+" next. The list of runs says what it has deleted."))
 	}
 	return q.showPolicies(&notice{Bad: true, Text: "The form doesn't say what to do."})
@@ -218,10 +204,10 @@ func noticeOf(err error, text string) *notice {
 
 // deletePolicy deletes a policy, and offers to save it again.
 func (q *request) deletePolicy(p place, id string) error {
-	d := make(document)
-	err := q.get(p.api("/autoprunepolicy/%s", id), nil, &d)
+	item := api.PolicyItem{PolicyAt: p.PolicyAt(), UUID: id}
+	v, err := run(q, api.GetPolicy, item)
 	if err == nil {
-		err = q.call(http.MethodDelete, p.api("/autoprunepolicy/%s", id)+q.confirmation(), nil, nil)
+		_, err = run(q, api.DeletePolicy, api.PolicyRemoval{PolicyItem: item, PolicyConfirmation: q.confirmation()})
 	}
 	if list := warningsOf(err); len(list) > 0 {
 		return q.showPolicies(&notice{Bad: true, Text: "Not deleted yet: " + strings.Join(autoprune.Sentences(list), "; ") + ".", Undo: &undo{
@@ -230,7 +216,11 @@ func (q *request) deletePolicy(p place, id string) error {
 		}})
 	}
 	n := noticeOf(err, "The policy is deleted, and deletes no tags any more.")
-	if err == nil && d["problem"] == nil {
+	if err == nil && v.Problem == "" {
+		d, err := documentOf(v)
+		if err != nil {
+			return err
+		}
 		n.Undo = &undo{Action: p.Home("/-/policies/new"), Text: "Undo", Fields: []field{{"as", "json"}, {"document", d.writable().text()}}}
 	}
 	return q.showPolicies(n)
@@ -279,11 +269,11 @@ func newPolicy(q *request) error {
 // readPolicy reads a policy for the editor.
 func (q *request) readPolicy(p place, id string) (editorData, error) {
 	e := editorData{Place: p, ID: id}
-	d := make(document)
-	if err := q.get(p.api("/autoprunepolicy/%s", id), nil, &d); err != nil {
+	v, err := run(q, api.GetPolicy, api.PolicyItem{PolicyAt: p.PolicyAt(), UUID: id})
+	if err != nil {
 		return e, err
 	}
-	v, err := viewOf(d)
+	d, err := documentOf(v)
 	if err != nil {
 		return e, err
 	}
@@ -319,16 +309,27 @@ func savePolicy(q *request) error {
 	switch {
 	case err != nil:
 	case e.ID == "":
-		if err = q.call(http.MethodPost, e.Place.api("/autoprunepolicy")+q.confirmation(), body, nil); err == nil {
+		if _, err = run(q, api.CreatePolicy, api.PolicyNew{PolicyAt: e.Place.PolicyAt(), PolicyConfirmation: q.confirmation(), Body: body}); err == nil {
 			return q.redirect(e.Place.Home("/-/policies?done=created"))
 		}
 	default:
-		version := url.Values{"version": {cmp.Or(e.Form.Version, "0")}, "confirm": {q.answer()}}
-		if err = q.call(http.MethodPut, e.Place.api("/autoprunepolicy/%s", e.ID)+"?"+version.Encode(), body, nil); err == nil {
+		if err = q.updatePolicy(e, body); err == nil {
 			return q.redirect(e.Place.Home("/-/policies?done=saved"))
 		}
 	}
 	return q.refusedPolicy(e, err)
+}
+
+// updatePolicy replaces the policy in the editor, if it still has the version that was read.
+func (q *request) updatePolicy(e editorData, body api.PolicyText) error {
+	version, err := strconv.ParseInt(cmp.Or(e.Form.Version, "0"), 10, 64)
+	if err != nil {
+		return formError("The form doesn't say which version of the policy it changes.")
+	}
+	_, err = run(q, api.UpdatePolicy, api.PolicyChange{
+		PolicyItem: api.PolicyItem{PolicyAt: e.Place.PolicyAt(), UUID: e.ID}, Version: version, PolicyConfirmation: q.confirmation(), Body: body,
+	})
+	return err
 }
 
 // refusedPolicy shows the editor again, with the reason why the policy wasn't saved.
@@ -354,20 +355,18 @@ func (q *request) refusedPolicy(e editorData, err error) error {
 }
 
 func (q *request) readPolicyRow(p place, id string) (policyRow, error) {
-	var v api.PolicyView
-	err := q.get(p.api("/autoprunepolicy/%s", id), nil, &v)
+	v, err := run(q, api.GetPolicy, api.PolicyItem{PolicyAt: p.PolicyAt(), UUID: id})
 	return policyRow{PolicyView: v, Words: wordsOf(v)}, err
 }
 
 func (q *request) showEditor(status int, e editorData, n *notice) error {
 	out := q.placePage(e.Place, "/-/policies")
 	out.Crumbs = append(out.Crumbs, crumb{e.Place.Name(), e.Place.Home("")}, crumb{"Policies", e.Place.Home("/-/policies")})
-	var state pruneState
-	if err := q.get(place{namespace: e.Place.namespace}.api("/autoprune"), nil, &state); err != nil && !hidden(err) {
+	state, err := run(q, api.GetPruneState, e.Place.whole())
+	if err != nil && !hidden(err) {
 		return err
-	} else if err == nil {
-		e.Unreported = !state.Reported
 	}
+	e.Unreported = err == nil && !state.Reported
 	out.Title, out.Tabs, out.Notice, out.Data = "New policy", nil, n, e
 	out.Same = []same{command("purser policy create %s", e.Place.Name()), call("POST", e.Place.api("/autoprunepolicy"))}
 	if e.ID != "" {

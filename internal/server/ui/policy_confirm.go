@@ -5,18 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
 // answer is what the form confirms of a policy's warnings: their codes, or none.
 func (q *request) answer() string { return cmp.Or(q.form.Get("confirm"), "none") }
 
-// confirmation is the query of a request that changes a policy.
-func (q *request) confirmation() string { return "?" + url.Values{"confirm": {q.answer()}}.Encode() }
+// confirmation is the answer as an operation's input has it.
+func (q *request) confirmation() api.PolicyConfirmation {
+	return api.PolicyConfirmation{Confirm: q.answer()}
+}
 
 // seen returns what a form sends whose page has shown these warnings, after those that were
 // confirmed before.
@@ -69,7 +71,10 @@ func (r policyRow) Codes() string {
 // confirmRest lets a policy delete that rests because of warnings.
 func (q *request) confirmRest(p place, id string) error {
 	version, _ := strconv.ParseInt(q.form.Get("version"), 10, 64)
-	body := map[string]any{"version": version, "codes": strings.Split(q.form.Get("codes"), ",")}
-	err := q.call(http.MethodPost, place{namespace: p.namespace}.api("/autoprune/rests/%s/confirm", id), body, nil)
+	body := api.RestConfirmation{Version: version, Codes: []autoprune.WarningCode{}}
+	for code := range strings.SplitSeq(q.form.Get("codes"), ",") {
+		body.Codes = append(body.Codes, autoprune.WarningCode(code))
+	}
+	_, err := run(q, api.ConfirmRest, api.RestApproval{PrunePolicy: api.PrunePolicy{PruneNamespace: p.whole(), Policy: id}, Body: body})
 	return q.showPolicies(noticeOf(err, "Confirmed: the policy deletes tags from now on."))
 }

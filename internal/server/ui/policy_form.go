@@ -28,8 +28,6 @@ var (
 	numberMembers = []string{"numTags", "maxDeleted", "maxDeletedPercent", "neverBelow"}
 	sizeMembers   = []string{"maxBytes", "largerThan", "smallerThan"} // of textMembers
 	listMembers   = []string{"repositories", "mediaTypes", "artifactTypes", "platforms", "requireReporter"}
-	// readMembers are the members of answers that no request sets.
-	readMembers = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 	// memberOrder is the order in which a document is shown.
 	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "perPlatform", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers[:4],
 		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"requireReporter", "keepUntagged"})
@@ -123,7 +121,7 @@ func parseDocument(text string) (document, error) {
 // writable removes what a request can't set, and members that have no effect.
 func (d document) writable() document {
 	d = maps.Clone(d)
-	for _, name := range readMembers {
+	for _, name := range api.ReadOnlyOfPolicies {
 		delete(d, name)
 	}
 	maps.DeleteFunc(d, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
@@ -349,7 +347,7 @@ func readPolicyForm(v url.Values) policyForm {
 }
 
 // policy returns the policy that the form says, as JSON.
-func (f policyForm) policy() (json.RawMessage, error) {
+func (f policyForm) policy() (api.PolicyText, error) {
 	if f.AsJSON {
 		if _, err := parseDocument(f.Document); err != nil {
 			return nil, err
@@ -357,13 +355,13 @@ func (f policyForm) policy() (json.RawMessage, error) {
 		if strings.TrimSpace(f.Document) == "" {
 			return nil, formError("Write the policy as a JSON object.")
 		}
-		return json.RawMessage(f.Document), nil
+		return api.PolicyText(f.Document), nil
 	}
 	d, err := f.document()
 	if err != nil {
 		return nil, err
 	}
-	return json.RawMessage(d.text()), nil
+	return api.PolicyText(d.text()), nil
 }
 
 // document puts the fields and the members without fields together.
@@ -483,6 +481,15 @@ func (f policyForm) switchTo(asJSON bool) (policyForm, error) {
 	out := formOf(d)
 	out.Version = f.Version
 	return out, nil
+}
+
+// documentOf returns the document of a policy, as answers of the API have it.
+func documentOf(v api.PolicyView) (document, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return parseDocument(string(b))
 }
 
 // viewOf reads a policy as an answer of the API has it.

@@ -1,16 +1,14 @@
 package ui
 
 import (
-	"encoding/json"
 	"net/http"
-	"net/url"
-	"strconv"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
 // previewLimit is how many tags of each list a preview shows.
-const previewLimit = "25"
+const previewLimit = 25
 
 // previewData says what policies would delete.
 type previewData struct {
@@ -36,13 +34,9 @@ type previewTags struct {
 
 // preview asks what a policy, or without one the policies that apply now, would delete. To add up the
 // bytes takes most of the time if there are many tags.
-func (q *request) preview(p place, policy any, bytes bool) (*previewData, error) {
-	var v struct {
-		autoprune.Preview
-		Found []autoprune.Warning `json:"found"`
-	}
-	query := url.Values{"limit": {previewLimit}, "tags_only": {strconv.FormatBool(!bytes)}}
-	if err := q.call(http.MethodPost, p.api("/autoprunepolicy/preview")+"?"+query.Encode(), policy, &v); err != nil {
+func (q *request) preview(p place, policy *api.PolicyText, bytes bool) (*previewData, error) {
+	v, err := run(q, api.PreviewPolicy, api.PreviewInput{PolicyAt: p.PolicyAt(), Limit: previewLimit, TagsOnly: !bytes, Body: policy})
+	if err != nil {
 		if statusOf(err) == 0 {
 			return nil, err
 		}
@@ -88,11 +82,12 @@ func previewPolicy(q *request) error {
 
 // switchedOn returns a policy that observes as one that deletes: a preview of the policy alone shows
 // what that would be.
-func switchedOn(body json.RawMessage) json.RawMessage {
+func switchedOn(body api.PolicyText) *api.PolicyText {
 	d, err := parseDocument(string(body))
 	if err != nil || string(d["mode"]) != `"observe"` {
-		return body
+		return &body
 	}
 	delete(d, "mode")
-	return json.RawMessage(d.text())
+	body = api.PolicyText(d.text())
+	return &body
 }

@@ -4,8 +4,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
@@ -60,17 +61,8 @@ type runsData struct {
 
 // showRuns lists the runs of auto-pruning, newest first.
 func showRuns(q *request) error {
-	query := url.Values{"limit": {"50"}}
-	for from, to := range map[string]string{"namespace": "namespace", "page": "cursor"} {
-		if value := q.query(from); value != "" {
-			query.Set(to, value)
-		}
-	}
-	var list struct {
-		Runs []autoprune.RunSummary `json:"runs"`
-		Next string                 `json:"next"`
-	}
-	frame, err := q.chooseNamespace(q.get("/autoprune/runs", query, &list))
+	list, err := run(q, api.ListPruneRuns, api.PruneRunQuery{Namespace: q.query("namespace"), Cursor: q.query("page"), Limit: 50})
+	frame, err := q.chooseNamespace(err)
 	if err != nil {
 		return err
 	}
@@ -85,23 +77,11 @@ func showRuns(q *request) error {
 	})
 }
 
-// deletedTag is a tag that a run has deleted, from the audit log.
-type deletedTag struct {
-	Repository string    `json:"repository"`
-	Tag        string    `json:"tag"`
-	Digest     string    `json:"digest"`
-	Policy     string    `json:"policy"`
-	Time       time.Time `json:"time"`
-	Metadata   struct {
-		Reason string `json:"reason"`
-	} `json:"metadata"`
-}
-
 type runData struct {
 	Run      autoprune.RunDetails
 	Policies map[string]policyWords // by uuid; those that were deleted are missing
-	Deleted  []deletedTag
-	NoLog    bool // the client may not read the audit log
+	Deleted  []logEntry             // tags
+	NoLog    bool                   // the client may not read the audit log
 	Pages    pages
 }
 
@@ -118,7 +98,8 @@ func showRun(q *request) error { return q.showRun(q.values["run"], nil) }
 // showRun shows what a run has deleted, by which policy and why.
 func (q *request) showRun(id string, n *notice) error {
 	var d runData
-	if err := q.get(apiPath("/autoprune/runs/%s", id), nil, &d.Run); err != nil {
+	var err error
+	if d.Run, err = run(q, api.GetPruneRun, api.PruneRunItem{Run: id}); err != nil {
 		return err
 	}
 	if err := q.deletedTags(&d); err != nil {
@@ -143,22 +124,19 @@ func (q *request) deletedTags(d *runData) error {
 	if d.Run.Deleted == 0 {
 		return nil
 	}
-	query := url.Values{"kind": {"autoprune_tag_delete"}, "run": {d.Run.ID}, "limit": {"80"}}
-	if page := q.query("page"); page != "" {
-		query.Set("next_page", page)
+	part := api.LogExport{
+		LogAt:     api.LogAt{Namespace: d.Run.Namespace},
+		LogFilter: api.LogFilter{Kinds: []string{string(audit.AutopruneTagDelete)}, Run: d.Run.ID},
 	}
-	var list struct {
-		Logs     []deletedTag `json:"logs"`
-		NextPage string       `json:"next_page"`
-	}
-	if err := q.get(apiPath("/organization/%s/logs", d.Run.Namespace), query, &list); err != nil {
+	list, err := run(q, api.ListLogs, api.LogQuery{LogExport: part, NextPage: q.query("page"), Limit: 80})
+	if err != nil {
 		d.NoLog = hidden(err)
 		if d.NoLog || statusOf(err) == http.StatusServiceUnavailable {
 			return nil
 		}
 		return err
 	}
-	d.Deleted, d.Pages = list.Logs, q.pagesOf(nil, list.NextPage)
+	d.Deleted, d.Pages = logEntries(list.Logs), q.pagesOf(nil, list.NextPage)
 	return nil
 }
 
@@ -167,7 +145,7 @@ func (q *request) policyNames(d *runData) error {
 	d.Policies = make(map[string]policyWords)
 	missing := make(map[string]bool)
 	for _, t := range d.Deleted {
-		missing[t.Policy] = true
+		missing[t.PolicyID()] = true
 	}
 	for _, r := range d.Run.PerRepository {
 		for policy := range r.Policies {
@@ -183,17 +161,17 @@ func (q *request) policyNames(d *runData) error {
 	for _, a := range d.Run.Asks {
 		missing[a.Policy] = true
 	}
-	paths := []string{place{namespace: d.Run.Namespace}.api("/autoprunepolicy"), "/autoprunepolicy"}
+	places := []api.At{{Namespace: d.Run.Namespace}, {}}
 	for i, r := range d.Run.PerRepository {
 		if i < maxPolicyRepositories {
-			paths = append(paths, place{repository: r.Repository}.api("/autoprunepolicy"))
+			places = append(places, api.At{Repository: r.Repository})
 		}
 	}
-	for _, path := range paths {
+	for _, at := range places {
 		if len(missing) == 0 {
 			break
 		}
-		rows, err := q.policyRows(path, "", nil)
+		rows, err := q.policyRows(at, "", nil)
 		if err != nil && !hidden(err) {
 			return err
 		}
@@ -211,12 +189,8 @@ const maxPolicyRepositories = 10
 // undoRun restores the tags that a run has deleted.
 func undoRun(q *request) error {
 	id := q.values["run"]
-	path := apiPath("/autoprune/runs/%s/undo", id)
-	if cursor := q.form.Get("cursor"); cursor != "" {
-		path += "?" + url.Values{"cursor": {cursor}}.Encode()
-	}
-	var done autoprune.Undone
-	if err := q.call(http.MethodPost, path, nil, &done); err != nil {
+	done, err := run(q, api.UndoPruneRun, api.PruneRunUndo{PruneRunItem: api.PruneRunItem{Run: id}, Cursor: q.form.Get("cursor")})
+	if err != nil {
 		if statusOf(err) == http.StatusNotFound {
 			return err
 		}

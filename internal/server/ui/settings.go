@@ -43,7 +43,7 @@ type settingsData struct {
 	Teams       pages
 	Find        find
 	SeesMembers bool
-	Prune       *pruneState
+	Prune       *api.PruneState
 	Quota       *api.QuotaView
 	SeesQuota   bool
 	Labels      *catalog.TagLabels // nil: hidden, or a repository
@@ -183,8 +183,7 @@ func (q *request) readMembers(d *settingsData) error {
 }
 
 func (q *request) readNamespaceSettings(d *settingsData) error {
-	var state pruneState
-	switch err := q.get(d.Place.api("/autoprune"), nil, &state); {
+	switch state, err := run(q, api.GetPruneState, d.Place.whole()); {
 	case err == nil:
 		d.Prune = &state
 	case !hidden(err):
@@ -235,7 +234,7 @@ func changeSettings(q *request) error {
 		item, of := memberOf(p, f)
 		_, err = run(q, of.Delete, item)
 	case "defaults":
-		err = q.call(http.MethodPut, p.api("/autoprune"), map[string]bool{"uses_defaults": f.Get("defaults") == "on"}, nil)
+		_, err = run(q, api.SetPruneState, api.PruneStateChange{PruneNamespace: p.whole(), Body: api.PruneSetting{UsesDefaults: f.Get("defaults") == "on"}})
 	case "labels":
 		body := catalog.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
 		err = q.call(http.MethodPut, p.api("/taglabels"), body, nil)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
 
 	"github.com/spf13/cobra"
 )
@@ -207,10 +206,7 @@ func deliveries(ctx context.Context, c *api.Client, args []string, word string) 
 }
 
 func pruneRuns(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
-	var page struct {
-		Runs []struct{ ID, Namespace, State string } `json:"runs"`
-	}
-	if c.Get(ctx, api.Path("autoprune", "runs"), nil, &page) == nil {
+	if page, err := api.ListPruneRuns.Call(ctx, c, api.PruneRunQuery{}); err == nil {
 		for _, r := range page.Runs {
 			if strings.HasPrefix(r.ID, word) {
 				list = append(list, cobra.CompletionWithDesc(r.ID, r.Namespace+" "+r.State))
@@ -223,8 +219,8 @@ func pruneRuns(ctx context.Context, c *api.Client, _ []string, word string) (lis
 // pruneAsks completes the policies that ask for an approval in the namespace of the first
 // argument.
 func pruneAsks(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
-	var answer struct{ Asks []autoprune.Ask }
-	if c.Get(ctx, api.Path("organization", args[0], "autoprune", "asks"), nil, &answer) == nil {
+	in := api.AskQuery{PruneNamespace: api.PruneNamespace{Namespace: args[0]}}
+	if answer, err := api.ListAsks.Call(ctx, c, in); err == nil {
 		for _, a := range answer.Asks {
 			if strings.HasPrefix(a.Policy, word) {
 				list = append(list, cobra.CompletionWithDesc(a.Policy, command.Count(a.Would, "tag")))
@@ -236,8 +232,8 @@ func pruneAsks(ctx context.Context, c *api.Client, args []string, word string) (
 
 // pruneRests completes the policies that rest because of warnings in the namespace of the first argument.
 func pruneRests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
-	var s pruneState
-	if c.Get(ctx, api.Path("organization", args[0], "autoprune"), nil, &s) == nil && s.Task != nil {
+	s, err := api.GetPruneState.Call(ctx, c, api.PruneNamespace{Namespace: args[0]})
+	if err == nil && s.Task != nil {
 		for _, r := range s.Task.Rests {
 			if len(r.Warnings) > 0 && strings.HasPrefix(r.Policy, word) {
 				list = append(list, cobra.CompletionWithDesc(r.Policy, command.Printable(r.Warnings[0].Text)))

@@ -355,21 +355,20 @@ func (m *maker) roles(p *takeover.Plan) error {
 func (m *maker) policies(p *takeover.Plan) error {
 	own := make(map[string]bool) // whether a namespace or repository had policies before
 	for _, one := range p.Policies {
-		path, of := m.path(), m.namespace
+		at, of := api.PolicyAt{Namespace: m.namespace}, m.namespace
 		if one.Repository != "" {
-			path, of = api.Path("repository", one.Repository), one.Repository
+			at, of = api.PolicyAt{Repository: one.Repository}, one.Repository
 		}
-		path += "/autoprunepolicy"
 		had, known := own[of]
 		var err error
 		if !known {
-			var there struct{ Policies []policyView }
-			err = m.c.Get(m.ctx, path, nil, &there)
-			had = slices.ContainsFunc(there.Policies, func(v policyView) bool { return v.Setting == "" })
+			var there api.PolicyList
+			there, err = api.ListPolicies.Call(m.ctx, m.c, at)
+			had = slices.ContainsFunc(there.Policies, func(v api.PolicyView) bool { return v.Setting == "" })
 			own[of] = had
 		}
 		if err == nil && !had {
-			err = m.c.Post(m.ctx, path, one.Policy, nil)
+			_, err = api.CreatePolicy.Call(m.ctx, m.c, api.PolicyNew{PolicyAt: at, Body: api.PolicyText(one.Policy)})
 		}
 		what := "policy of " + of + " for " + one.From
 		if had {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -128,14 +127,12 @@ func policyListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the policies of a namespace, a repository, or the defaults", Args: cobra.ArbitraryArgs}
 	format, target := command.AddFormat(cmd), addTarget(cmd, true)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, name, _, err := target.path(args, 0)
+		at, name, _, err := target.at(args, 0)
 		if err != nil {
 			return err
 		}
-		var out struct {
-			Policies []policyView `json:"policies"`
-		}
-		if err := c.Get(cmd.Context(), path+"/autoprunepolicy", nil, &out); err != nil {
+		out, err := api.ListPolicies.Call(cmd.Context(), c, api.PolicyAt(at))
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), out.Policies, func(w io.Writer) error {
@@ -145,7 +142,7 @@ func policyListCommand(src *command.Source) *cobra.Command {
 			}
 			rows := make([][]string, len(out.Policies))
 			for i, p := range out.Policies {
-				rows[i] = p.row()
+				rows[i] = policyView(p).row()
 			}
 			return table(w, policyHeader, rows, false)
 		})
@@ -268,14 +265,14 @@ func (f *policyFlags) checkMethod() error {
 }
 
 // body returns the policy as JSON for the API.
-func (f *policyFlags) body() (json.RawMessage, error) {
+func (f *policyFlags) body() (api.PolicyText, error) {
 	filled, rules, err := f.withPreset()
 	if err != nil {
 		return nil, err
 	}
 	f = &filled
 	if err := f.check(); err != nil || f.json != "" {
-		return json.RawMessage(f.json), err
+		return api.PolicyText(f.json), err
 	}
 	members := map[string]any{"method": autoprune.CreationDate}
 	f.count.set(members)
@@ -333,7 +330,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 	}
 	format, target, flags, yes := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd), command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, _, _, err := target.path(args, 0)
+		at, _, _, err := target.at(args, 0)
 		if err != nil {
 			return err
 		}
@@ -344,12 +341,10 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var out struct {
-			UUID     string              `json:"uuid"`
-			Warnings []string            `json:"warnings,omitempty"`
-			Found    []autoprune.Warning `json:"found,omitempty"`
-		}
-		if err := confirmed(cmd, c, *yes, "Create the policy?", http.MethodPost, path+"/autoprunepolicy", body, &out); err != nil {
+		out, err := confirmed(cmd, *yes, "Create the policy?", func(confirm api.PolicyConfirmation) (api.PolicyIDBody, error) {
+			return api.CreatePolicy.Call(cmd.Context(), c, api.PolicyNew{PolicyAt: api.PolicyAt(at), PolicyConfirmation: confirm, Body: body})
+		})
+		if err != nil {
 			return err
 		}
 		warn(cmd, out.Warnings)
@@ -374,18 +369,18 @@ func warn(cmd *cobra.Command, warnings []string) {
 }
 
 // policyItem makes a command that works on one policy.
-func policyItem(src *command.Source, cmd *cobra.Command, run func(cmd *cobra.Command, c *api.Client, path, id string) error) *cobra.Command {
+func policyItem(src *command.Source, cmd *cobra.Command, run func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	target := addTarget(cmd, true)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, _, rest, err := target.path(args, 1)
+		at, _, rest, err := target.at(args, 1)
 		if err != nil {
 			return err
 		}
 		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
 			return err
 		}
-		return run(cmd, c, path+"/autoprunepolicy"+api.Path(rest[0]), rest[0])
+		return run(cmd, c, api.PolicyItem{PolicyAt: api.PolicyAt(at), UUID: rest[0]})
 	})
 	return cmd
 }
@@ -393,11 +388,12 @@ func policyItem(src *command.Source, cmd *cobra.Command, run func(cmd *cobra.Com
 func policyShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show TARGET UUID", Short: "Show a policy"}
 	format := command.AddFormat(cmd)
-	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, _ string) error {
-		var p policyView
-		if err := c.Get(cmd.Context(), path, nil, &p); err != nil {
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
+		found, err := api.GetPolicy.Call(cmd.Context(), c, item)
+		if err != nil {
 			return err
 		}
+		p := policyView(found)
 		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error {
 			if p.Problem != "" {
 				return fields(w, "uuid", p.UUID, "problem", p.Problem, "stored", p.Stored, "created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
@@ -414,22 +410,25 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 	cmd.Long = "Replace a policy. It keeps its mode unless --mode says otherwise. What the policy surely wasn't meant to do, and what other\n" +
 		"policies would delete that it kept until now, is shown first, and the command asks."
 	flags, yes := addPolicyFlags(cmd), command.AddYes(cmd)
-	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
 		body, err := flags.body()
 		if err != nil {
 			return err
 		}
-		var old policyView
-		if err := c.Get(cmd.Context(), path, nil, &old); err != nil {
+		old, err := api.GetPolicy.Call(cmd.Context(), c, item)
+		if err != nil {
 			return err
 		}
 		if body, err = withMode(body, old.Mode); err != nil {
 			return err
 		}
-		if err := confirmed(cmd, c, *yes, "Save the policy?", http.MethodPut, path, body, nil); err != nil {
+		_, err = confirmed(cmd, *yes, "Save the policy?", func(confirm api.PolicyConfirmation) (api.None, error) {
+			return api.UpdatePolicy.Call(cmd.Context(), c, api.PolicyChange{PolicyItem: item, PolicyConfirmation: confirm, Body: body})
+		})
+		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", id)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", item.UUID)
 		return err
 	})
 }
@@ -438,11 +437,14 @@ func policyDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
 	cmd.Long = "Delete a policy. What other policies would delete that it kept until now is shown first, and the command asks."
 	yes := command.AddYes(cmd)
-	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
-		if err := confirmed(cmd, c, *yes, "Delete the policy?", http.MethodDelete, path, nil, nil); err != nil {
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
+		_, err := confirmed(cmd, *yes, "Delete the policy?", func(confirm api.PolicyConfirmation) (api.PolicyIDBody, error) {
+			return api.DeletePolicy.Call(cmd.Context(), c, api.PolicyRemoval{PolicyItem: item, PolicyConfirmation: confirm})
+		})
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "Deleted policy %s.\n", id)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Deleted policy %s.\n", item.UUID)
 		return err
 	})
 }

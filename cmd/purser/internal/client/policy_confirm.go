@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +14,7 @@ import (
 )
 
 // withMode gives a policy a mode, if its JSON has none.
-func withMode(body json.RawMessage, mode autoprune.Mode) (json.RawMessage, error) {
+func withMode(body api.PolicyText, mode autoprune.Mode) (api.PolicyText, error) {
 	members := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(body, &members); err != nil {
 		return nil, err
@@ -32,27 +31,28 @@ func withMode(body json.RawMessage, mode autoprune.Mode) (json.RawMessage, error
 }
 
 // observes returns whether a policy observes.
-func observes(body json.RawMessage) bool {
+func observes(body api.PolicyText) bool {
 	var members struct{ Mode autoprune.Mode }
 	return json.Unmarshal(body, &members) == nil && members.Mode == autoprune.Observe
 }
 
-// confirmed changes a policy. If the registry has warnings, it prints them and asks the user, and
-// then confirms those that the user has seen. With `yes`, it confirms all.
-func confirmed(cmd *cobra.Command, c *api.Client, yes bool, question, method, path string, body, out any) error {
+// confirmed changes a policy by `change`, which gets what the user confirms. If the registry has
+// warnings, it prints them and asks the user, and then confirms those that the user has seen. With
+// `yes`, it confirms all.
+func confirmed[O any](cmd *cobra.Command, yes bool, question string, change func(api.PolicyConfirmation) (O, error)) (O, error) {
 	answer := "none"
 	if yes {
 		answer = "all"
 	}
 	for {
-		err := c.Do(cmd.Context(), method, path, url.Values{"confirm": {answer}}, body, out)
+		out, err := change(api.PolicyConfirmation{Confirm: answer})
 		list := warningsOf(err)
 		if len(list) == 0 || yes {
-			return err
+			return out, err
 		}
 		warn(cmd, autoprune.Sentences(list))
 		if err := command.Confirm(cmd, false, "%s", question); err != nil {
-			return err
+			return out, err
 		}
 		for _, code := range autoprune.Codes(list) { // those of the time before are among them, or gone
 			answer += "," + string(code)
@@ -85,11 +85,12 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 		if err := checkArg("POLICY", args[1], checkUUID); err != nil {
 			return err
 		}
-		var s pruneState
-		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "autoprune"), nil, &s); err != nil {
+		in := api.PruneNamespace{Namespace: args[0]}
+		s, err := api.GetPruneState.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
-		rest := s.rest(args[1])
+		rest := pruneState(s).rest(args[1])
 		if len(rest.Warnings) == 0 {
 			return command.Refuse("policy " + args[1] + " waits for no confirmation in " + args[0])
 		}
@@ -97,8 +98,11 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Let policy %s delete tags of %s?", args[1], args[0]); err != nil {
 			return err
 		}
-		body := map[string]any{"version": rest.Version, "codes": autoprune.Codes(rest.Warnings)}
-		if err := c.Post(cmd.Context(), api.Path("organization", args[0], "autoprune", "rests", args[1], "confirm"), body, nil); err != nil {
+		_, err = api.ConfirmRest.Call(cmd.Context(), c, api.RestApproval{
+			PrunePolicy: api.PrunePolicy{PruneNamespace: in, Policy: args[1]},
+			Body:        api.RestConfirmation{Version: rest.Version, Codes: autoprune.Codes(rest.Warnings)},
+		})
+		if err != nil {
 			return err
 		}
 		return say(cmd, "Policy %s may delete tags of %s.\n", args[1], args[0])

@@ -49,7 +49,7 @@ func TestPolicyConfirm(t *testing.T) {
 		"policy delete app " + id:                                                {3, "Delete the policy?", ""},
 		"policy delete app " + id + " --yes":                                     {0, "Deleted policy", "DELETE "},
 		"prune confirm app " + id:                                                {3, "Warning: it deletes latest", ""},
-		"prune confirm app " + id + " --yes":                                     {0, "may delete tags of app", "/api/v1/organization/app/autoprune/rests/" + id + `/confirm {"codes":["selects_latest"],"version":7}`},
+		"prune confirm app " + id + " --yes":                                     {0, "may delete tags of app", "/api/v1/organization/app/autoprune/rests/" + id + `/confirm {"version":7,"codes":["selects_latest"]}`},
 		"prune status app":                                                       {0, "policy " + id + ": it rests", ""},
 	} {
 		sent = nil

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,9 +26,6 @@ func pruneCommand(src *command.Source) *cobra.Command {
 		pruneUndoCommand(src), pruneExemptionsCommand(src), pruneExceptCommand(src), pruneExceptionsCommand(src), pruneFreeCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneConfirmCommand(src), pruneDefaultsCommand(src)))
 }
 
-// maxPreviewed is how many of the tags to be deleted the API lists at most in a preview.
-const maxPreviewed = 10_000
-
 func prunePreviewCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "preview TARGET", Short: "Show which tags would be deleted, and why, and change nothing",
@@ -43,25 +38,22 @@ func prunePreviewCommand(src *command.Source) *cobra.Command {
 	}
 	format, target, flags := command.AddFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
 	limit := 100
-	cmd.Flags().Var(command.Number(&limit, 1, maxPreviewed), "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
+	cmd.Flags().Var(command.Number(&limit, 1, api.MaxPreviewed), "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
 	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, _, _, err := target.path(args, 0)
+		at, _, _, err := target.at(args, 0)
 		if err != nil {
 			return err
 		}
-		var body any
-		if flags.given() {
-			if body, err = flags.body(); err != nil {
-				return err
-			}
-		}
-		var p judgedPreview
-		query := url.Values{"limit": {strconv.Itoa(limit)}}
-		if err := c.Do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
+		in := api.PreviewInput{PolicyAt: api.PolicyAt(at), Limit: limit}
+		if in.Body, err = flags.tried(); err != nil {
 			return err
 		}
-		if body == nil {
+		p, err := api.PreviewPolicy.Call(cmd.Context(), c, in)
+		if err != nil {
+			return err
+		}
+		if in.Body == nil {
 			for _, policy := range p.Policies {
 				warn(cmd, policy.Warnings)
 			}
@@ -77,10 +69,13 @@ func prunePreviewCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// judgedPreview is a preview with the warnings about the policy that is tried out.
-type judgedPreview struct {
-	autoprune.Preview
-	Found []autoprune.Warning `json:"found,omitempty"`
+// tried returns the policy that the flags try out, nil if none was given.
+func (f *policyFlags) tried() (*api.PolicyText, error) {
+	if !f.given() {
+		return nil, nil
+	}
+	body, err := f.body()
+	return &body, err
 }
 
 func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
@@ -161,10 +156,7 @@ func repositories(n int64) string {
 }
 
 // pruneState is the state of auto-pruning in a namespace, in the API's format.
-type pruneState struct {
-	UsesDefaults bool                  `json:"uses_defaults"`
-	Task         *autoprune.TaskStatus `json:"task"`
-}
+type pruneState api.PruneState
 
 func (s pruneState) print(w io.Writer, namespace string) error {
 	if s.Task == nil {
@@ -182,12 +174,12 @@ func pruneStatusCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Show the state of auto-pruning in a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var s pruneState
-		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "autoprune"), nil, &s); err != nil {
+		s, err := api.GetPruneState.Call(cmd.Context(), c, api.PruneNamespace{Namespace: args[0]})
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error {
-			if err := s.print(w, args[0]); err != nil {
+			if err := pruneState(s).print(w, args[0]); err != nil {
 				return err
 			}
 			return printExceptions(cmd, w, c, args[0])
@@ -206,17 +198,18 @@ func pruneRunCommand(src *command.Source) *cobra.Command {
 	format := command.AddFormat(cmd)
 	wait := cmd.Flags().Bool("wait", true, "wait for the end of the run")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path := api.Path("organization", args[0], "autoprune")
-		var s pruneState
-		if err := c.Post(cmd.Context(), path+"/run", nil, &s); err != nil {
+		in := api.PruneNamespace{Namespace: args[0]}
+		queued, err := api.PruneNow.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
+		s := pruneState(queued)
 		if *wait {
-			if err := waitForRun(cmd.Context(), c, path, &s, command.NewProgressLine(cmd.ErrOrStderr())); err != nil {
+			if err := waitForRun(cmd.Context(), c, in, &s, command.NewProgressLine(cmd.ErrOrStderr())); err != nil {
 				return err
 			}
 		}
-		err := format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+		err = format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
 		if err == nil && *wait {
 			err = s.failed(args[0])
 		}
@@ -243,11 +236,14 @@ const queuedLong = 15 * time.Second
 // progress returns a text that says how far a pruning run has got. `since` is the time at
 // which the user requested this run.
 func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time) string {
-	var r autoprune.RunDetails
 	switch waited := time.Since(since); {
 	case s.Task.Status == "queued" && waited > queuedLong:
 		return fmt.Sprintf("queued for %s: workers are busy, or autoprune.enabled is false on all servers", waited.Round(time.Second))
-	case s.Task.Run == "" || c.Get(ctx, api.Path("autoprune", "runs", s.Task.Run), nil, &r) != nil: // the run may have ended meanwhile
+	case s.Task.Run == "":
+		return s.Task.Status
+	}
+	r, err := api.GetPruneRun.Call(ctx, c, api.PruneRunItem{Run: s.Task.Run})
+	if err != nil { // the run may have ended meanwhile
 		return s.Task.Status
 	}
 	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories))
@@ -259,7 +255,7 @@ func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time
 
 // waitForRun polls the namespace's state into `s` until its pruning run is neither queued
 // nor running, and shows the run's progress on `line`.
-func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, line *command.ProgressLine) error {
+func waitForRun(ctx context.Context, c *api.Client, in api.PruneNamespace, s *pruneState, line *command.ProgressLine) error {
 	defer line.Clear()
 	began := time.Now()
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
@@ -272,10 +268,11 @@ func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, 
 		if line.Due() {
 			line.Tell("", s.progress(ctx, c, began))
 		}
-		*s = pruneState{}
-		if err := c.Get(ctx, path, nil, s); err != nil {
+		now, err := api.GetPruneState.Call(ctx, c, in)
+		if err != nil {
 			return err
 		}
+		*s = pruneState(now)
 	}
 	return nil
 }
@@ -284,26 +281,13 @@ func pruneRunsCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "runs [NAMESPACE]", Short: "List runs, newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit := command.AddFormat(cmd), addLimit(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		query := url.Values{}
+		var in api.PruneRunQuery
 		if len(args) == 1 {
-			query.Set("namespace", args[0])
+			in.Namespace = args[0]
 		}
-		list := []autoprune.RunSummary{}
-		more := true
-		for more && (*limit == 0 || len(list) < *limit) {
-			var page struct {
-				Runs []autoprune.RunSummary `json:"runs"`
-				Next string                 `json:"next"`
-			}
-			if err := c.Get(cmd.Context(), api.Path("autoprune", "runs"), query, &page); err != nil {
-				return err
-			}
-			list = append(list, page.Runs...)
-			query.Set("cursor", page.Next)
-			more = page.Next != ""
-		}
-		if *limit > 0 && len(list) > *limit {
-			list, more = list[:*limit], true
+		list, more, err := api.List(cmd.Context(), c, api.ListPruneRuns, in, *limit)
+		if err != nil {
+			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error { return printRuns(w, list, more) })
 	})
@@ -345,11 +329,11 @@ func pruneShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Show what a run did, by repository", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var r autoprune.RunDetails
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
 		}
-		if err := c.Get(cmd.Context(), api.Path("autoprune", "runs", args[0]), nil, &r); err != nil {
+		r, err := api.GetPruneRun.Call(cmd.Context(), c, api.PruneRunItem{Run: args[0]})
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), r, func(w io.Writer) error { return printRun(w, r) })
@@ -405,9 +389,9 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		total := autoprune.Undone{Run: args[0], GoneTags: []string{}, TrashNames: []string{}}
-		for query := (url.Values{}); ; {
-			var part autoprune.Undone
-			if err := c.Do(cmd.Context(), "POST", api.Path("autoprune", "runs", args[0], "undo"), query, nil, &part); err != nil {
+		for in := (api.PruneRunUndo{PruneRunItem: api.PruneRunItem{Run: args[0]}}); ; {
+			part, err := api.UndoPruneRun.Call(cmd.Context(), c, in)
+			if err != nil {
 				return err
 			}
 			total.Restored += part.Restored
@@ -419,7 +403,7 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 			if part.Next == "" {
 				break
 			}
-			query.Set("cursor", part.Next)
+			in.Cursor = part.Next
 		}
 		return format.Print(cmd.OutOrStdout(), total, func(w io.Writer) error {
 			for _, t := range total.GoneTags {
@@ -447,7 +431,10 @@ func pruneDefaultsCommand(src *command.Source) *cobra.Command {
 		if args[1] != "on" && args[1] != "off" {
 			return command.Usagef("%q is neither on nor off", args[1])
 		}
-		return c.Put(cmd.Context(), api.Path("organization", args[0], "autoprune"), map[string]bool{"uses_defaults": args[1] == "on"}, nil)
+		_, err := api.SetPruneState.Call(cmd.Context(), c, api.PruneStateChange{
+			PruneNamespace: api.PruneNamespace{Namespace: args[0]}, Body: api.PruneSetting{UsesDefaults: args[1] == "on"},
+		})
+		return err
 	})
 	return cmd
 }

@@ -14,7 +14,8 @@ import (
 
 // asksOf returns the policies that ask in a namespace.
 func asksOf(cmd *cobra.Command, c *api.Client, namespace string) ([]autoprune.Ask, error) {
-	return api.All[autoprune.Ask](cmd.Context(), c, api.Path("organization", namespace, "autoprune", "asks"), "asks")
+	list, _, err := api.List(cmd.Context(), c, api.ListAsks, api.AskQuery{PruneNamespace: api.PruneNamespace{Namespace: namespace}}, 0)
+	return list, err
 }
 
 func pruneAsksCommand(src *command.Source) *cobra.Command {
@@ -88,8 +89,11 @@ func pruneApproveCommand(src *command.Source) *cobra.Command {
 			args[1], command.Count(most, "tag"), args[0]); err != nil {
 			return err
 		}
-		body := map[string]int64{"version": ask.Version, "tags": most}
-		if err := c.Post(cmd.Context(), api.Path("organization", args[0], "autoprune", "asks", args[1], "approve"), body, &ask); err != nil {
+		ask, err = api.ApproveAsk.Call(cmd.Context(), c, api.AskApproval{
+			PrunePolicy: api.PrunePolicy{PruneNamespace: api.PruneNamespace{Namespace: args[0]}, Policy: args[1]},
+			Body:        api.PruneApproval{Version: ask.Version, Tags: most},
+		})
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), ask, func(w io.Writer) error {

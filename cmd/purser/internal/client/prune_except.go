@@ -2,8 +2,6 @@ package client
 
 import (
 	"io"
-	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -26,25 +24,22 @@ func pruneExceptCommand(src *command.Source) *cobra.Command {
 	end := cmd.Flags().Bool("end", false, "let the policies delete again")
 	cmd.MarkFlagsMutuallyExclusive("until", "end")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path := api.Path("repository", args[0], "autoprune", "exception")
 		if *end {
-			return endException(cmd, c, path, args[0], *yes)
+			return endException(cmd, c, args[0], *yes)
 		}
-		body := map[string]any{}
+		in := api.ExceptionNew{InRepository: api.InRepository{Repository: args[0]}}
 		if *until != "" {
 			at, err := time.Parse(time.RFC3339, *until)
 			if err != nil {
 				return command.Usagef("--until: %q is no time like 2030-01-02T15:04:05Z", *until)
 			}
-			body["until"] = at
+			in.Body.Until = &at
 		}
-		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
+		if _, err := api.MakeException.Call(cmd.Context(), c, in); err != nil {
 			return err
 		}
-		var own struct {
-			Policies []any `json:"policies"`
-		}
-		if err := c.Get(cmd.Context(), api.Path("repository", args[0], "autoprunepolicy"), nil, &own); err != nil {
+		own, err := api.ListPolicies.Call(cmd.Context(), c, api.PolicyAt{Repository: args[0]})
+		if err != nil {
 			return err
 		}
 		if len(own.Policies) == 0 {
@@ -55,13 +50,13 @@ func pruneExceptCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-func endException(cmd *cobra.Command, c *api.Client, path, repository string, yes bool) error {
+func endException(cmd *cobra.Command, c *api.Client, repository string, yes bool) error {
 	err := command.Confirm(cmd, yes, "End the exception of %s? The next run may delete tags of it: \"purser prune preview\" doesn't show them before.", repository)
 	if err != nil {
 		return err
 	}
-	var done struct{ Ended bool }
-	if err := c.Do(cmd.Context(), http.MethodDelete, path, nil, nil, &done); err != nil {
+	done, err := api.EndException.Call(cmd.Context(), c, api.InRepository{Repository: repository})
+	if err != nil {
 		return err
 	}
 	if !done.Ended {
@@ -72,25 +67,12 @@ func endException(cmd *cobra.Command, c *api.Client, path, repository string, ye
 
 // exceptionsOf lists the exceptions of a namespace or repository.
 func exceptionsOf(cmd *cobra.Command, c *api.Client, target string) ([]autoprune.Exception, error) {
-	path := api.Path("organization", target, "autoprune", "exceptions")
 	if strings.Contains(target, "/") {
-		path = api.Path("repository", target, "autoprune", "exception")
+		found, err := api.GetException.Call(cmd.Context(), c, api.InRepository{Repository: target})
+		return found.Exceptions, err
 	}
-	list := []autoprune.Exception{}
-	for query := (url.Values{}); ; {
-		var page struct {
-			Exceptions []autoprune.Exception `json:"exceptions"`
-			Next       string                `json:"next_page"`
-		}
-		if err := c.Get(cmd.Context(), path, query, &page); err != nil {
-			return nil, err
-		}
-		list = append(list, page.Exceptions...)
-		if page.Next == "" {
-			return list, nil
-		}
-		query.Set("next_page", page.Next)
-	}
+	list, _, err := api.List(cmd.Context(), c, api.ListExceptions, api.ExceptionQuery{PruneNamespace: api.PruneNamespace{Namespace: target}}, 0)
+	return list, err
 }
 
 func pruneExceptionsCommand(src *command.Source) *cobra.Command {

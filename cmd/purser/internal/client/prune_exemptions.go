@@ -2,8 +2,7 @@ package client
 
 import (
 	"io"
-	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,29 +23,15 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 	end := cmd.Flags().Bool("end", false, "end the exemptions")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		repository, tag, _ := strings.Cut(args[0], ":")
-		path := api.Path("repository", repository, "autoprune", "exemptions")
+		in := api.InRepository{Repository: repository}
 		if *end {
-			return endExemptions(cmd, c, path, args[0], tag, *yes)
+			return endExemptions(cmd, c, api.ExemptionEnd{InRepository: in, Tag: tag}, args[0], *yes)
 		}
-		list := []autoprune.Exemption{}
-		for query := (url.Values{}); ; {
-			var page struct {
-				Exemptions []autoprune.Exemption `json:"exemptions"`
-				Next       string                `json:"next_page"`
-			}
-			if err := c.Get(cmd.Context(), path, query, &page); err != nil {
-				return err
-			}
-			for _, e := range page.Exemptions {
-				if tag == "" || e.Tag == tag {
-					list = append(list, e)
-				}
-			}
-			if page.Next == "" {
-				break
-			}
-			query.Set("next_page", page.Next)
+		list, _, err := api.List(cmd.Context(), c, api.ListExemptions, api.ExemptionQuery{InRepository: in}, 0)
+		if err != nil {
+			return err
 		}
+		list = slices.DeleteFunc(list, func(e autoprune.Exemption) bool { return tag != "" && e.Tag != tag })
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, e := range list {
@@ -59,16 +44,12 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 }
 
 // endExemptions ends the exemptions of a repository's tags, or of one of them.
-func endExemptions(cmd *cobra.Command, c *api.Client, path, what, tag string, yes bool) error {
+func endExemptions(cmd *cobra.Command, c *api.Client, in api.ExemptionEnd, what string, yes bool) error {
 	if err := command.Confirm(cmd, yes, "End the exemptions of %s? The next run may delete these tags.", what); err != nil {
 		return err
 	}
-	query := url.Values{}
-	if tag != "" {
-		query.Set("tag", tag)
-	}
-	var done struct{ Ended int64 }
-	if err := c.Do(cmd.Context(), http.MethodDelete, path, query, nil, &done); err != nil {
+	done, err := api.EndExemptions.Call(cmd.Context(), c, in)
+	if err != nil {
 		return err
 	}
 	return say(cmd, "Ended %s.\n", command.Count(done.Ended, "exemption"))

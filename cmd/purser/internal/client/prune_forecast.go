@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,25 +31,22 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 	var settings string
 	textFlag(cmd, &settings, "settings", "", "show what would be stored with each of these ages, numbers or sizes, `LIST` like 7d,30d,90d or 10,100 or 50GiB,1TB", checkSettings)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, _, _, err := target.path(args, 0)
+		at, _, _, err := target.at(args, 0)
 		if err != nil {
 			return err
 		}
-		query := url.Values{"days": {strconv.Itoa(days)}}
-		var body any
-		switch {
-		case flags.given():
-			if body, err = flags.body(); err != nil {
-				return err
-			}
-		case settings != "":
+		in := api.ForecastInput{PolicyAt: api.PolicyAt(at), Days: days}
+		if in.Body, err = flags.tried(); err != nil {
+			return err
+		}
+		if in.Body == nil && settings != "" {
 			return command.Usagef("--settings needs a policy: give --older-than AGE, --num-tags N, --max-bytes SIZE or --policy JSON")
 		}
 		if settings != "" {
-			query.Set("settings", settings)
+			in.Settings = strings.Split(settings, ",")
 		}
-		var f autoprune.Forecast
-		if err := c.Do(cmd.Context(), "POST", path+"/autoprunepolicy/forecast", query, body, &f); err != nil {
+		f, err := api.ForecastPolicy.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
 		for _, policy := range f.Policies {

@@ -12,12 +12,6 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// freeAnswer is what the API answers to a request to free bytes.
-type freeAnswer struct {
-	Plan    *autoprune.FreePlan `json:"plan,omitempty"`
-	Started *autoprune.Freeing  `json:"started,omitempty"`
-}
-
 func pruneFreeCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "free SIZE [NAMESPACE]", Short: "Free bytes, the least recently used tags first", Args: cobra.RangeArgs(1, 2),
@@ -36,12 +30,12 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 		if err != nil || bytes == 0 || bytes > 1<<62 {
 			return command.Usagef("%q is no size like 500GB or 20GiB", args[0])
 		}
-		path := api.Path("autoprune", "free")
+		in := api.FreeInput{Body: api.FreeBody{Bytes: int64(bytes), UnusedFor: age}}
 		if len(args) > 1 {
-			path = api.Path("organization", args[1], "autoprune", "free")
+			in.Namespace = args[1]
 		}
-		var answer freeAnswer
-		if err := c.Post(cmd.Context(), path, map[string]any{"bytes": bytes, "unused_for": age}, &answer); err != nil {
+		answer, err := api.FreeBytes.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
 		if *format != command.JSON || *dry {
@@ -57,9 +51,12 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := c.Post(cmd.Context(), path, map[string]any{"plan": answer.Plan.Plan}, &answer); err != nil {
+		in.Body = api.FreeBody{Plan: answer.Plan.Plan}
+		started, err := api.FreeBytes.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
+		answer.Started = started.Started
 		return format.Print(cmd.OutOrStdout(), answer, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "The next run of %s deletes them: \"purser prune runs\" lists it.\n", command.Count(int64(len(answer.Started.Namespaces)), "namespace"))
 			return err

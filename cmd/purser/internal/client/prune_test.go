@@ -95,7 +95,7 @@ func TestPruneRunProgress(t *testing.T) {
 	line := command.NewProgressLine(&out)
 	line.Every = 0
 	s := pruneState{Task: &autoprune.TaskStatus{Status: "queued"}}
-	if err := waitForRun(t.Context(), api.NewClient(server), api.Path("organization", "acme", "autoprune"), &s, line); err != nil {
+	if err := waitForRun(t.Context(), api.NewClient(server), api.PruneNamespace{Namespace: "acme"}, &s, line); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.String(); got != "queued\n"+strings.Repeat("running: deleted 7 of 1,200 tags in 3 repositories so far, 1 repository failed\n", 2) {

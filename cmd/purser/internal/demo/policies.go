@@ -15,7 +15,7 @@ const minAge = 5 * time.Second
 type policy struct {
 	repository string
 	text       string // for people
-	body       map[string]any
+	body       api.PolicyText
 	id         string // once it is created
 }
 
@@ -26,12 +26,11 @@ func newPolicies() []*policy {
 	age := minAge.String()
 	return []*policy{
 		{repository: webRepo, text: "all but the newest 5 tags; v1.0 is protected",
-			body: map[string]any{"method": "number_of_tags", "numTags": 5}},
+			body: api.PolicyText(`{"method": "number_of_tags", "numTags": 5}`)},
 		{repository: apiRepo, text: "pr-… older than " + age,
-			body: map[string]any{"method": "creation_date", "olderThan": age, "tagPattern": "^pr-"}},
+			body: api.PolicyText(`{"method": "creation_date", "olderThan": "` + age + `", "tagPattern": "^pr-"}`)},
 		{repository: jobsRepo, text: "older than " + age + ", but keep v1.… and the newest 3",
-			body: map[string]any{"method": "creation_date", "olderThan": age,
-				"keep": []map[string]any{{"tagPattern": "^v1\\."}, {"newest": 3}}}},
+			body: api.PolicyText(`{"method": "creation_date", "olderThan": "` + age + `", "keep": [{"tagPattern": "^v1\\."}, {"newest": 3}]}`)},
 	}
 }
 
@@ -43,7 +42,7 @@ func (t *tour) setPolicies(ctx context.Context) error {
 	}
 	rows := [][]string{{"REPOSITORY", "POLICY DELETES", "TAGS", "FREES"}}
 	for _, p := range t.policies {
-		v, err := t.preview(ctx, api.Path("repository", p.repository), p.body)
+		v, err := t.preview(ctx, api.PolicyAt{Repository: p.repository}, &p.body)
 		if err != nil {
 			return err
 		}
@@ -60,10 +59,8 @@ func (t *tour) setPolicies(ctx context.Context) error {
 		return err
 	}
 	for _, p := range t.policies {
-		var created struct {
-			UUID string `json:"uuid"`
-		}
-		if err := t.api.Post(ctx, api.Path("repository", p.repository, "autoprunepolicy"), p.body, &created); err != nil {
+		created, err := api.CreatePolicy.Call(ctx, t.api, api.PolicyNew{PolicyAt: api.PolicyAt{Repository: p.repository}, Body: p.body})
+		if err != nil {
 			return err
 		}
 		p.id = created.UUID

@@ -3,12 +3,10 @@ package demo
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -64,8 +62,8 @@ func progress(c contents, s gc.GCStatus) string {
 
 // preview returns what a policy would delete in a repository; with policy nil, what the
 // policies of the namespace and of its repositories would delete now.
-func (t *tour) preview(ctx context.Context, path string, policy any) (p autoprune.Preview, err error) {
-	return p, t.api.Do(ctx, http.MethodPost, path+"/autoprunepolicy/preview", url.Values{"limit": {"1"}}, policy, &p)
+func (t *tour) preview(ctx context.Context, at api.PolicyAt, policy *api.PolicyText) (api.JudgedPreview, error) {
+	return api.PreviewPolicy.Call(ctx, t.api, api.PreviewInput{PolicyAt: at, Limit: 1, Body: policy})
 }
 
 // pulls returns the number of pulls that the statistics have for the repositories' tags.
@@ -88,32 +86,24 @@ func (t *tour) pulls(ctx context.Context) (sum int64, err error) {
 
 // pruned returns the number of tags that each policy has deleted, by the policy's uuid.
 func (t *tour) pruned(ctx context.Context) (map[string]int64, error) {
+	list, _, err := api.List(ctx, t.api, api.ListPruneRuns, api.PruneRunQuery{Namespace: namespace}, 0)
+	if err != nil {
+		return nil, err
+	}
 	deleted := make(map[string]int64)
-	for query := (url.Values{"namespace": {namespace}}); ; {
-		var page struct {
-			Runs []autoprune.RunSummary `json:"runs"`
-			Next string                 `json:"next"`
+	for _, summary := range list {
+		if summary.Deleted == 0 {
+			continue
 		}
-		if err := t.api.Get(ctx, api.Path("autoprune", "runs"), query, &page); err != nil {
+		run, err := api.GetPruneRun.Call(ctx, t.api, api.PruneRunItem{Run: summary.ID})
+		if err != nil {
 			return nil, err
 		}
-		for _, summary := range page.Runs {
-			if summary.Deleted == 0 {
-				continue
-			}
-			var run autoprune.RunDetails
-			if err := t.api.Get(ctx, api.Path("autoprune", "runs", summary.ID), nil, &run); err != nil {
-				return nil, err
-			}
-			for _, repository := range run.PerRepository {
-				for policy, n := range repository.Policies {
-					deleted[policy] += n
-				}
+		for _, repository := range run.PerRepository {
+			for policy, n := range repository.Policies {
+				deleted[policy] += n
 			}
 		}
-		if page.Next == "" {
-			return deleted, nil
-		}
-		query.Set("cursor", page.Next)
 	}
+	return deleted, nil
 }

@@ -169,7 +169,7 @@ func (t *tour) collect(ctx context.Context) error {
 func (t *tour) look(ctx context.Context) (done bool, text string, err error) {
 	// What a run of auto-pruning deletes is due for a review in the same transaction. So a
 	// preview before the state of garbage collection misses nothing.
-	left, err := t.preview(ctx, api.Path("organization", namespace), nil)
+	left, err := t.preview(ctx, api.PolicyAt{Namespace: namespace}, nil)
 	if err != nil {
 		return false, "", err
 	}
