@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/purser-registry/purser/internal/auth"
 )
 
@@ -91,6 +93,27 @@ func (p Paging) Most() int {
 // NameContains is the part of an input that selects entries of a list by their names.
 type NameContains struct {
 	Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+}
+
+// Optional is a query parameter of which it matters whether it is given: the zero value means something
+// else than none. The type of an input that has one implements huma.Resolver to set Given.
+type Optional[T any] struct {
+	Value T
+	Given bool
+}
+
+// Some returns a parameter that is given.
+func Some[T any](value T) Optional[T] { return Optional[T]{value, true} }
+
+// String returns the value as text.
+func (o Optional[T]) String() string { return fmt.Sprint(o.Value) }
+
+// Receiver implements huma.ParamWrapper.
+func (o *Optional[T]) Receiver() reflect.Value { return reflect.ValueOf(&o.Value).Elem() }
+
+// Schema returns the schema of the value.
+func (o Optional[T]) Schema(r huma.Registry) *huma.Schema {
+	return huma.SchemaFromType(r, reflect.TypeFor[T]())
 }
 
 // Parameters calls f for each parameter of an input: "path" or "query", its name and its field. `in`

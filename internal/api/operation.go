@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -29,7 +30,10 @@ type Operation[I, O any] struct {
 	Tag    string // the sections of the documentation, with commas between them
 	// Access is what the client needs in the repository or the namespace of the path; in the whole
 	// registry if the path has neither.
-	Access      auth.Access
+	Access auth.Access
+	// Checks is the access for which the operation itself asks, where the path doesn't say what it
+	// concerns. The Access is then auth.Ping. 0: there is none.
+	Checks      auth.Access
 	Summary     string
 	Description string
 	Status      int   // of success; 0: 200, or 204 for None
@@ -106,14 +110,14 @@ func (o Operation[I, O]) Run(ctx context.Context, r Runner, in I) (out O, err er
 	return *found.(*O), nil
 }
 
-// Call sends the operation to a registry.
+// Call sends the operation to a registry. It reads no headers of the answer.
 func (o Operation[I, O]) Call(ctx context.Context, c *Client, in I) (out O, err error) {
 	o, err = o.at(in)
 	if err != nil {
 		return out, err
 	}
 	path, query, body := encode(o.Path, in)
-	if _, none := any(out).(None); none {
+	if _, none := any(out).(None); none || o.Status == http.StatusNoContent {
 		return out, c.Do(ctx, o.Method, path, query, body, nil)
 	}
 	return out, c.Do(ctx, o.Method, path, query, body, &out)

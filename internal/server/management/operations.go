@@ -82,6 +82,9 @@ func register[I, O, In, A any](a *API, op api.Operation[I, O], run func(ctx cont
 	if op.BodyExample != nil {
 		described = needsBody(described, op.BodyExample)
 	}
+	if op.Checks != 0 {
+		described.Extensions = checked(op.Checks)
+	}
 	access := op.Access
 	if op.Checked {
 		access, described.Extensions = auth.Ping, checked(op.Access)
@@ -191,10 +194,13 @@ func (a *API) check(op *operation, in reflect.Value) error {
 			switch {
 			case schema.Default != nil:
 				field.Set(reflect.ValueOf(schema.Default).Convert(field.Type()))
-			case location == "path" && field.Kind() == reflect.String:
+			case location == "path" && schema.Type == huma.TypeString:
 				wrong = cmp.Or[error](wrong, missingPart(name))
 			}
 			return
+		}
+		if optional, ok := field.Addr().Interface().(huma.ParamWrapper); ok {
+			field = optional.Receiver()
 		}
 		if field.Kind() == reflect.String {
 			wrong = cmp.Or(wrong, server.CheckText(name, field.String()))
