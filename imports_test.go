@@ -102,7 +102,7 @@ var layers = map[string]rule{
 	"internal/autoprune":           {layer: 4},
 	"internal/backup":              {layer: 5},
 	"internal/registryimport":      {layer: 5, also: []string{"internal/check"}}, // takes over the storage of another registry; its tests check
-	"internal/api":                 {layer: 5},                                   // what the management API and the command line share
+	"internal/api":                 {layer: 5, also: []string{"internal/check"}}, // what the management API and the command line share
 	"internal/server":              {layer: 5},                                   // what its APIs share
 	"internal/server/runs":         {layer: 6},                                   // what operators start on demand
 	"internal/server/distribution": {layer: 6},

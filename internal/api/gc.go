@@ -55,10 +55,6 @@ type (
 	BlobItem struct {
 		Digest oci.Digest `path:"digest" doc:"Digest of the blob"`
 	}
-	ManifestItem struct {
-		InRepository
-		Digest oci.Digest `path:"digest" doc:"Digest of the manifest"`
-	}
 	ActivityQuery struct {
 		Days int `query:"days" minimum:"1" maximum:"31" default:"30" doc:"How many days, of which today is the last"`
 	}

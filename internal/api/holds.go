@@ -126,7 +126,7 @@ func (i RepositoryHoldQuery) Resource() auth.Resource { return auth.OfRepository
 // namespace.
 func holdOperation[I, O any](id, method, path, summary, description string, access auth.Access) Operation[I, O] {
 	return Operation[I, O]{
-		ID: id, Method: method, Path: "/holds" + path, Tag: "hold", Access: access, Checked: true,
+		ID: id, Method: method, Path: "/holds" + path, Tag: "hold", Access: auth.Ping, Checks: access,
 		Summary:     summary,
 		Description: description + "Needs the access " + access.String() + " in the namespace; without one, the access operate.",
 		Errors:      []int{http.StatusNotFound},
@@ -136,7 +136,7 @@ func holdOperation[I, O any](id, method, path, summary, description string, acce
 // The operations on holds.
 var (
 	ReportHolds = Operation[HoldReportInput, hold.Reported]{
-		ID: "reportHolds", Method: http.MethodPut, Path: "/holds/{reporter}", Tag: "hold", Access: auth.Hold, Checked: true,
+		ID: "reportHolds", Method: http.MethodPut, Path: "/holds/{reporter}", Tag: "hold", Access: auth.Ping, Checks: auth.Hold,
 		Summary: "Report which digests are deployed",
 		Description: "Nothing that is held is deleted by policies, by garbage collection, or by clients that don't say override_holds: neither the digests, " +
 			"nor their indexes, children and attached manifests. The holds of a reporter end together when its lease is over; each report renews it, also " +

@@ -31,8 +31,8 @@ type Operation[I, O any] struct {
 	// Access is what the client needs in the repository or the namespace of the path; in the whole
 	// registry if the path has neither.
 	Access auth.Access
-	// Checks is the access for which the operation itself asks, where the path doesn't say what it
-	// concerns. The Access is then auth.Ping. 0: there is none.
+	// Checks is the access for which the operation's function asks, where the path doesn't say what it
+	// concerns. Access is auth.Ping then. 0: there is none.
 	Checks      auth.Access
 	Summary     string
 	Description string
@@ -43,9 +43,6 @@ type Operation[I, O any] struct {
 	// a body with the least that it accepts.
 	BodyExample map[string]any
 
-	// Checked says that the path doesn't tell what the operation concerns, so that its function asks
-	// for Access itself.
-	Checked bool
 	// OwnBody says that the function checks the body, and the schema only describes it.
 	OwnBody bool
 	// OwnMemory says that the function takes the memory that its answer needs.

@@ -72,6 +72,35 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// TestCallsOfContent: a parameter is sent that is given, though its value is the zero value; a list goes on
+// at its cursor; and nothing is expected of an answer without a body.
+func TestCallsOfContent(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	of := api.InRepository{Repository: "acme/app"}
+	c, got := record(t, `{"tags":[]}`)
+	for _, in := range []api.TagQuery{{InRepository: of}, {InRepository: of, OnlyActive: api.Some(false), NotPulled: api.Some("30d")}} {
+		if _, err := api.ListTags.Call(ctx, c, in); err != nil {
+			t.Error(err)
+		}
+	}
+	if list := *got; len(list) != 2 || list[0].Query != "" || list[1].Query != "not_pulled_for=30d&onlyActiveTags=false" {
+		t.Errorf("tags: %+v", list)
+	}
+	c, got = record(t, `{"items":[{"id":"repository-1"}],"next":"repository-1"}`, `{"items":[{"id":"repository-2"}]}`)
+	items, more, err := api.List(ctx, c, api.ListTrash, api.TrashQuery{Namespace: "acme"}, 0)
+	if list := *got; err != nil || more || len(items) != 2 || len(list) != 2 || list[1].Query != "cursor=repository-1&limit=100&namespace=acme" {
+		t.Errorf("trash: %+v by %+v, %v", items, list, err)
+	}
+	c, got = record(t, "")
+	if _, err := api.DeleteRepository.Call(ctx, c, api.RepositoryDeletion{InRepository: of, Purge: true}); err != nil {
+		t.Error(err)
+	}
+	if list := *got; len(list) != 1 || list[0].Method != "DELETE" || list[0].Path != "/api/v1/repository/acme%2Fapp" || list[0].Query != "purge=true" {
+		t.Errorf("deletion: %+v", list)
+	}
+}
+
 // TestList: a list is fetched page by page until the limit, and says whether there is more.
 func TestList(t *testing.T) {
 	t.Parallel()

@@ -232,17 +232,17 @@ var (
 // The operations on runs of auto-pruning. They need the access in the namespace of the run.
 var (
 	ListPruneRuns = Operation[PruneRunQuery, PruneRunList]{
-		ID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tag: "autoprune", Access: auth.Maintain, Checked: true,
+		ID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tag: "autoprune", Access: auth.Ping, Checks: auth.Maintain,
 		Summary:     "List runs of auto-pruning, newest first",
 		Description: "Needs the access maintain in the namespace; without one, the access operate.",
 	}
 	GetPruneRun = Operation[PruneRunItem, autoprune.RunDetails]{
-		ID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tag: "autoprune", Access: auth.Maintain, Checked: true,
+		ID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tag: "autoprune", Access: auth.Ping, Checks: auth.Maintain,
 		Summary: "Get a run of auto-pruning", Description: "The tags that it deleted are in the audit log, under the run.",
 		Errors: []int{http.StatusNotFound},
 	}
 	UndoPruneRun = Operation[PruneRunUndo, autoprune.Undone]{
-		ID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tag: "autoprune", Access: auth.Maintain, Checked: true,
+		ID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tag: "autoprune", Access: auth.Ping, Checks: auth.Maintain,
 		Summary: "Restore the tags that a run has deleted",
 		Description: "Restores the tags whose manifests garbage collection hasn't deleted yet, with their former times. Tags that were " +
 			"made since stay as they are. The policies that deleted the tags don't delete them again until somebody ends that or the " +

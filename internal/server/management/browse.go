@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -56,17 +54,9 @@ func parseCursor(text, of string, place any) (bool, error) {
 	return true, nil
 }
 
-// NameFilter has the query parameters by which clients filter a list by names. It is
-// exported because huma finds parameters only in exported types.
-type NameFilter struct {
-	Prefix   string `query:"prefix" maxLength:"255" doc:"Only names that begin with this"`
-	Contains string `query:"contains" maxLength:"255" doc:"Only names that contain this. A page examines 20,000 names at most, so it may be short, even empty, and have a next one"`
-	NextPage string `query:"next_page" doc:"The next_page of the page before"`
-}
-
-// filter returns the filter for package catalog. It returns an error for the client if a
+// nameFilter returns the filter for package catalog. It returns an error for the client if a
 // parameter contains NUL or invalid UTF-8, which PostgreSQL can't store.
-func (f NameFilter) filter() (catalog.NameFilter, error) {
+func nameFilter(f api.NameFilter) (catalog.NameFilter, error) {
 	for name, value := range map[string]string{"prefix": f.Prefix, "contains": f.Contains} {
 		if err := isText(name, value); err != nil {
 			return catalog.NameFilter{}, err
@@ -100,86 +90,17 @@ func checkNamespace(field, name string) error {
 	return nil
 }
 
-// addNamespaces adds the operations on namespaces, which Quay calls organizations.
+// addNamespaces binds the operations on namespaces.
 func (a *API) addNamespaces() {
-	type listInput struct {
-		NameFilter
-		Limit int `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
-	}
-	type namespaceList struct {
-		Namespaces []catalog.NamespaceInfo `json:"namespaces" nullable:"false"`
-		NextPage   string                  `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
-	}
-	type listOutput struct{ Body namespaceList }
-	add(a, auth.List, huma.Operation{
-		OperationID: "listNamespaces", Method: http.MethodGet, Path: "/organization", Tags: []string{"namespace"},
-		Summary: "List namespaces",
-		Description: "Lists the namespaces in which one has a role or may pull from a repository, in the order of their names. The repositories from " +
-			"which one may pull are counted up to 1000 each; exact says whether that is all.",
-	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
-		f, err := in.filter()
-		if err != nil {
-			return nil, err
-		}
-		var after string
-		if _, err := parseCursor(in.NextPage, "namespace", &after); err != nil {
-			return nil, err
-		}
-		viewer, err := a.server.Viewer(ctx)
-		if err != nil {
-			return nil, err
-		}
-		found, next, err := a.catalog.Namespaces(ctx, viewer, f, after, min(in.Limit, 100))
-		if err != nil {
-			return nil, err
-		}
-		out := namespaceList{Namespaces: found}
-		if next != "" {
-			out.NextPage = cursor("namespace", next)
-		}
-		return &listOutput{out}, nil
-	})
-	a.addNamespace()
-}
-
-// newNamespace is the body of a request to create a namespace.
-type newNamespace struct {
-	Name  string `json:"name" minLength:"1" maxLength:"255" doc:"The first part of its repositories' names" example:"library"`
-	Email string `json:"email,omitempty" doc:"Quay's clients send it; the registry ignores it"`
-}
-
-// TransformSchema adds the read-only members of a namespace.
-func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return api.ReadOnly(s, "created_at", "repositories", "size", "is_admin", "teams", "ordered_teams")
-}
-
-func (a *API) addNamespace() {
-	type createInput struct{ Body newNamespace }
-	type createOutput struct{ Body string }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "createNamespace", Method: http.MethodPost, Path: "/organization", Tags: []string{"namespace"},
-		Summary:       "Create a namespace",
-		Description:   "The first push below a name creates its namespace too; create one here to give it policies before.",
-		DefaultStatus: http.StatusCreated,
-		Errors:        []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
-	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
+	serve(a, api.ListNamespaces, a.listNamespaces)
+	serve(a, api.CreateNamespace, func(ctx context.Context, in *api.NamespaceNew) (*string, error) {
 		if err := checkNamespace("name", in.Body.Name); err != nil {
 			return nil, err
 		}
-		return &createOutput{"Created"}, a.catalog.CreateNamespace(ctx, in.Body.Name)
+		created := "Created"
+		return &created, a.catalog.CreateNamespace(ctx, in.Body.Name)
 	})
-	type input struct {
-		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
-		SizeLinks
-	}
-	type output struct{ Body namespaceDetails }
-	add(a, auth.Pull, huma.Operation{
-		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
-		Summary: "Describe a namespace",
-		Description: "size.bytes is the size of all blobs in its repositories from which one may pull, each counted once; size.own_bytes is the size of those " +
-			"that no other namespace has, and is absent for a client that may not pull from every repository of the registry. Of more than size_links links to blobs only the first are counted, and size.exact is false.",
-		Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *input) (*output, error) {
+	serve(a, api.GetNamespace, func(ctx context.Context, in *api.NamespaceSizes) (*api.NamespaceDetails, error) {
 		if err := checkNamespace("orgname", in.Namespace); err != nil {
 			return nil, err
 		}
@@ -191,10 +112,37 @@ func (a *API) addNamespace() {
 		if err != nil {
 			return nil, err
 		}
-		out := namespaceDetails{NamespaceDetails: d}
+		out := &api.NamespaceDetails{NamespaceDetails: d}
 		if a.opt.Accounts != nil && a.may(ctx, auth.Administer, auth.OfNamespace(in.Namespace)) {
-			err = a.listTeams(ctx, &out)
+			err = a.listTeams(ctx, out)
 		}
-		return &output{out}, err
+		return out, err
 	})
+	serveDeletion(a, api.DeleteNamespace, func(ctx context.Context, in *api.NamespaceDeletion) (string, error) {
+		return a.catalog.RemoveNamespace(ctx, in.Namespace, deletionOptions(in.Override, in.Purge)...)
+	})
+}
+
+func (a *API) listNamespaces(ctx context.Context, in *api.NamespaceQuery) (*api.NamespaceList, error) {
+	f, err := nameFilter(in.NameFilter)
+	if err != nil {
+		return nil, err
+	}
+	var after string
+	if _, err := parseCursor(in.NextPage, "namespace", &after); err != nil {
+		return nil, err
+	}
+	viewer, err := a.server.Viewer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, next, err := a.catalog.Namespaces(ctx, viewer, f, after, min(in.Limit, 100))
+	if err != nil {
+		return nil, err
+	}
+	out := &api.NamespaceList{Namespaces: found}
+	if next != "" {
+		out.NextPage = cursor("namespace", next)
+	}
+	return out, nil
 }

@@ -24,37 +24,17 @@ type gcReport struct {
 	found    int64
 }
 
-// gcRun is the answer about a garbage collection run.
-type gcRun struct {
-	runs.RunStatus
-	DryRun        bool                `json:"dry_run" doc:"True: nothing is deleted"`
-	Progress      gc.Progress         `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
-	FindingsTotal int64               `json:"findings_total" doc:"How much a dry run would delete"`
-	Findings      []gc.DryRunDeletion `json:"findings,omitempty" nullable:"false" doc:"The first 1000 things that a dry run would delete"`
-}
-
-// gcRequest is the body of a request to start garbage collection.
-type gcRequest struct {
-	DryRun bool `json:"dry_run,omitempty" doc:"Find what would be deleted, and delete nothing"`
-}
-
+// addGCRuns binds the operations on runs of garbage collection.
 func (a *API) addGCRuns() {
-	addRuns(a, a.gc, runTexts{
-		name: "GCRun", path: "/gc/run", tag: "gc",
-		start: "Collect garbage now",
-		startMore: "Reviews what is due and deletes what nothing refers to, until nothing is due, beside the workers that " +
-			"do so all the time.",
-		what: "garbage collection",
-		ask:  "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
-	}, a.startGC, func(status runs.RunStatus, report gcReport) gcRun {
-		return gcRun{
+	serveRuns(a, api.GCRuns, a.gc, a.startGC, func(status api.RunStatus, report gcReport) api.GCRun {
+		return api.GCRun{
 			RunStatus: status, DryRun: report.dryRun, Progress: report.progress,
 			FindingsTotal: report.found, Findings: report.findings,
 		}
 	})
 }
 
-func (a *API) startGC(ctx context.Context, req gcRequest) (*runs.Run[gcReport], error) {
+func (a *API) startGC(ctx context.Context, req api.GCRequest) (*runs.Run[gcReport], error) {
 	detail := map[string]any{"dry_run": req.DryRun}
 	return a.gc.Start(gcReport{dryRun: req.DryRun}, logRun(ctx, a, audit.RunGC, detail, func(ctx context.Context, r *runs.Run[gcReport]) error {
 		o := a.opt.GC

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -25,14 +26,14 @@ type tagHistoryPlace struct {
 // move or deletion that ended it.
 type tagHistory struct {
 	api   *API
-	in    *tagListInput
+	in    *api.TagQuery
 	query catalog.TagQuery
 	past  audit.FormerQuery
 	place tagHistoryPlace
 }
 
 // history returns a page of the history.
-func (a *API) history(ctx context.Context, in *tagListInput) (page tagPage, err error) {
+func (a *API) history(ctx context.Context, in *api.TagQuery) (page api.TagPage, err error) {
 	h := tagHistory{api: a, in: in}
 	if err := h.prepare(ctx); err != nil {
 		return page, err
@@ -56,14 +57,14 @@ func (a *API) history(ctx context.Context, in *tagListInput) (page tagPage, err 
 // parameters or its value, or if there is no audit log.
 func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	in := *h.in
-	if in.Sort != "-pushed" || in.unused {
+	if in.Sort != "-pushed" || in.NotPulled.Given {
 		return badQuery("onlyActiveTags", "the history has one order, that of changes, and no unused tags: leave out sort and not_pulled_for")
 	}
 	if h.api.opt.Audit == nil {
 		return errNoLog
 	}
 	in.NextPage = ""
-	if h.query, err = in.query(); err != nil {
+	if h.query, err = tagQuery(&in); err != nil {
 		return err
 	}
 	given, err := parseCursor(h.in.NextPage, "tag history", &h.place)
@@ -134,7 +135,7 @@ func (h *tagHistory) skip(ctx context.Context) error {
 }
 
 // page reads the entries of one page of the history, and moves h.place behind the last of them.
-func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
+func (h *tagHistory) page(ctx context.Context) ([]api.ListedTag, error) {
 	q := h.query
 	q.Skip, q.After = 0, h.place.Tags
 	var tags catalog.TagPage
@@ -155,7 +156,7 @@ func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 		return nil, err
 	}
 	pulls := h.api.pullsOf(ctx, tags)
-	list, i, j := make([]listedTag, 0, len(order)), 0, 0
+	list, i, j := make([]api.ListedTag, 0, len(order)), 0, 0
 	for _, isTag := range order {
 		if isTag {
 			list = append(list, newListedTag(tags.Tags[i], pulls))
@@ -243,9 +244,9 @@ func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order 
 // formerTag returns a former state of a tag in Quay's format. The map `described` has the
 // manifests that still exist; if the state's manifest isn't among them, the result has
 // ManifestGone set.
-func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) listedTag {
+func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) api.ListedTag {
 	info, there := described[f.Digest]
-	l := listedTag{
+	l := api.ListedTag{
 		Name: f.Tag, EndTS: f.End.Unix(), Expiration: quayTime(f.End), LastModified: quayTime(f.Start), ManifestDigest: f.Digest,
 		IsManifestList: info.IsIndex, Size: info.Size, MediaType: info.MediaType, ArtifactType: info.ArtifactType,
 		Platforms: info.Platforms, EndedBy: string(f.Kind), ManifestGone: !there,
@@ -255,7 +256,3 @@ func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) list
 	}
 	return l
 }
-
-// historyAsked says whether the client asks for the tag history instead of the existing tags:
-// it does by sending Quay's parameter onlyActiveTags with the value false.
-func (in *tagListInput) historyAsked() bool { return in.activeGiven && !in.OnlyActive }

@@ -33,7 +33,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
@@ -177,16 +176,9 @@ func New(o Options) (*API, error) {
 	a.addRepositories()
 	a.addTrash()
 	a.addNamespaces()
-	a.addRepositoryList()
-	a.addRepository()
-	a.addVisibility()
 	a.addStars()
 	a.addUser()
-	a.addTagList()
-	a.addTag()
-	a.addManifest()
-	a.addImage()
-	a.addReferrers()
+	a.addManifests()
 	a.addSystem()
 	a.addGC()
 	a.addChecks()
@@ -195,9 +187,7 @@ func New(o Options) (*API, error) {
 	a.addLogs()
 	a.addExports()
 	a.addProtection()
-	a.addTagLabels()
 	a.addSelectedTags()
-	a.addTagRestoration()
 	a.addHolds()
 	a.addQuotas()
 	a.addWebhooks()

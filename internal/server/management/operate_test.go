@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/server/runs"
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -53,9 +53,9 @@ func TestOperatorsSeeMore(t *testing.T) {
 
 	first := r.ended(t, "/gc/run", r.begin(t, "/gc/run", `{"dry_run": true}`).ID)
 	second := r.ended(t, "/gc/run", r.begin(t, "/gc/run", "").ID)
-	var list struct{ Runs []runs.RunStatus }
+	var list struct{ Runs []api.RunStatus }
 	r.Manage(t, "GET", "/gc/run", "").Into(t, 200, &list)
-	if len(list.Runs) != 2 || list.Runs[0].ID != second.ID || list.Runs[1].ID != first.ID || list.Runs[0].State != runs.RunSucceeded {
+	if len(list.Runs) != 2 || list.Runs[0].ID != second.ID || list.Runs[1].ID != first.ID || list.Runs[0].State != api.RunSucceeded {
 		t.Errorf("runs: %+v", list.Runs)
 	}
 	for _, path := range []string{"/check", "/loosefk/run"} {

@@ -85,11 +85,7 @@ func register[I, O, In, A any](a *API, op api.Operation[I, O], run func(ctx cont
 	if op.Checks != 0 {
 		described.Extensions = checked(op.Checks)
 	}
-	access := op.Access
-	if op.Checked {
-		access, described.Extensions = auth.Ping, checked(op.Access)
-	}
-	add(a, access, described, run)
+	add(a, op.Access, described, run)
 }
 
 // Run implements api.Runner.

@@ -64,6 +64,32 @@ func TestOperationsInProcess(t *testing.T) {
 	}
 }
 
+// TestTagsInProcess: parameters of the path are required, and parameters are told apart that are given and
+// that aren't.
+func TestTagsInProcess(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 2, nil))
+	inProcess(r, "/run/", api.ListTags)
+	for in, want := range map[string]struct {
+		status        int
+		with, without string
+	}{
+		`{"Repository":"acme/app"}`: {200, `"pushed_at"`, "ended_by"},
+		`{"Repository":"acme/app","OnlyActive":{"Value":true,"Given":true}}`:     {200, `"pushed_at"`, "ended_by"},
+		`{"Repository":"acme/app","OnlyActive":{"Value":false,"Given":true}}`:    {200, `"ended_by":"move_tag"`, `"has_additional":true`},
+		`{"Repository":"acme/app","NotPulled":{"Value":"long","Given":true}}`:    {400, "not_pulled_for", `"tags"`},
+		`{"Repository":"acme/app","NotPulled":{"Value":"a\u0000","Given":true}}`: {400, "not_pulled_for", `"tags"`},
+		`{}`: {400, "path.repository", `"tags"`},
+	} {
+		a := r.Do(t, "POST", "/run/", in)
+		if text := string(a.Content); a.StatusCode != want.status || !strings.Contains(text, want.with) || strings.Contains(text, want.without) {
+			t.Errorf("%s: %d %s, want %d with %s and without %s", in, a.StatusCode, text, want.status, want.with, want.without)
+		}
+	}
+}
+
 // TestQueriesInProcess: query parameters are checked, too, and get their defaults.
 func TestQueriesInProcess(t *testing.T) {
 	t.Parallel()
@@ -94,6 +120,6 @@ func TestQueriesInProcess(t *testing.T) {
 func TestPathsInProcess(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	inProcess(r, api.ExplainManifest)
+	inProcess(r, "/run/", api.ExplainManifest)
 	r.Do(t, "POST", "/run/", `{}`).Refused(t, 400, "invalid_request", "path.repository")
 }

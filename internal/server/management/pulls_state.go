@@ -5,11 +5,7 @@ import (
 	"net/http"
 
 	"github.com/purser-registry/purser/internal/api"
-
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -26,15 +22,15 @@ func newRedisPulls(s pullstats.RedisStatus) *api.RedisPulls {
 	return r
 }
 
-func (a *API) pullState(ctx context.Context) (out api.PullState, err error) {
+func (a *API) pullState(ctx context.Context) (*api.PullState, error) {
 	if err := a.pullsOff(); err != nil {
-		return out, err
+		return nil, err
 	}
 	s, err := a.opt.PullStats.Status(ctx)
 	if err != nil {
-		return out, a.pullsFailed(ctx, err)
+		return nil, a.pullsFailed(ctx, err)
 	}
-	out = api.PullState{
+	out := &api.PullState{
 		RecordedSince: s.Counts, UsedSince: s.Since, CheckedSince: s.Checks, CountedBy: a.opt.Recorder.CountedBy(),
 		Behind: s.Behind.Seconds(), Counted: s.Counted, Last: optional(s.Last),
 		LastID: s.Read.ID, LastXID: s.Read.XID, Checked: s.Checked,
@@ -48,7 +44,7 @@ func (a *API) pullState(ctx context.Context) (out api.PullState, err error) {
 	if a.opt.RedisPulls != nil {
 		r, err := a.opt.RedisPulls.Status(ctx)
 		if err != nil {
-			return out, a.pullsFailed(ctx, err)
+			return nil, a.pullsFailed(ctx, err)
 		}
 		out.Redis = newRedisPulls(r)
 	}
@@ -87,21 +83,10 @@ func (a *API) abandonRedis(ctx context.Context) error {
 	return nil
 }
 
+// addPullState binds the operations on the state of counting.
 func (a *API) addPullState() {
-	type output struct{ Body api.PullState }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "getPullStatisticsState", Method: http.MethodGet, Path: "/pull_statistics", Tags: []string{"pullstatistics"},
-		Summary: "Get how far pulls are counted", Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
-		s, err := a.pullState(ctx)
-		return &output{s}, err
-	})
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "flushPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/flush", Tags: []string{"pullstatistics"},
-		Summary: "Count now the pulls that aren't counted yet", Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
-		Description: "The answer comes when all pulls are counted that can be. Pulls of the last second, and those behind a transaction " +
-			"that is open in the database, may be left. 409: see problem.",
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
+	serve(a, api.GetPullState, func(ctx context.Context, _ *struct{}) (*api.PullState, error) { return a.pullState(ctx) })
+	serve(a, api.FlushPulls, func(ctx context.Context, _ *struct{}) (*api.PullState, error) {
 		s, err := a.pullState(ctx)
 		if err != nil {
 			return nil, err
@@ -112,38 +97,22 @@ func (a *API) addPullState() {
 		if err := a.flushPulls(ctx); err != nil {
 			return nil, err
 		}
-		s, err = a.pullState(ctx)
-		return &output{s}, err
+		return a.pullState(ctx)
 	})
-	type resetInput struct {
-		Redis bool `query:"redis" doc:"Give up the pulls in a Redis that no longer exists"`
-	}
-	type resetOutput struct {
-		Body struct {
-			Unread int64 `json:"unread" doc:"Pulls in the log that are to be counted now"`
-		}
-	}
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "resetPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/reset", Tags: []string{"pullstatistics"},
-		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound, http.StatusConflict},
-		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
-			"which pulls were counted. This renumbers the log: pulls that were counted aren't counted again, the others will be. " +
-			"Counts stay. With redis=true: gives up the pulls in a Redis that no longer exists, and leaves the log as it is.",
-	}, func(ctx context.Context, in *resetInput) (*resetOutput, error) {
+	serve(a, api.ResetPullCounts, func(ctx context.Context, in *api.PullsReset) (*api.ResetPulls, error) {
 		if err := a.pullsOff(); err != nil {
 			return nil, err
 		}
 		if in.Redis {
-			return new(resetOutput), a.abandonRedis(ctx)
+			return new(api.ResetPulls), a.abandonRedis(ctx)
 		}
 		if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics"}); err != nil {
 			return nil, err
 		}
-		out := new(resetOutput)
-		var err error
-		if out.Body.Unread, err = a.opt.PullStats.Reset(ctx); err != nil {
+		unread, err := a.opt.PullStats.Reset(ctx)
+		if err != nil {
 			return nil, a.pullsFailed(ctx, err)
 		}
-		return out, nil
+		return &api.ResetPulls{Unread: unread}, nil
 	})
 }

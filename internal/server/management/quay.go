@@ -24,49 +24,22 @@ func userNamespace(ctx context.Context) string {
 	return cmp.Or(server.Observed(ctx).Principal.Name, anonymousNamespace)
 }
 
-// NamespaceOfUser is the part of an operation's input that has the client's own namespace.
-type NamespaceOfUser struct{ namespace string }
-
-// Resolve sets the namespace. It implements huma.Resolver.
-func (n *NamespaceOfUser) Resolve(ctx huma.Context) []error {
-	n.namespace = userNamespace(ctx.Context())
-	return nil
-}
-
 // warnPrivate is the warning for a client that sets a repository's visibility to private in a
 // registry without access control.
 const warnPrivate = "access control is off: whoever reaches the registry may pull from this repository"
 
-// newVisibility is the body of a request to change a repository's visibility.
-type newVisibility struct {
-	_          struct{} `additionalProperties:"true"`
-	Visibility string   `json:"visibility" enum:"public,private" doc:"private has no effect without access control"`
+// changedVisibility is the answer to a change of a repository's visibility.
+type changedVisibility struct {
+	Warning []string `header:"Warning" doc:"Without access control: a warning that private has no effect, as 299 - \"…\""`
+	Body    api.QuaySuccess
 }
 
-type quaySuccess struct {
-	Success bool `json:"success"`
-}
-
-// addVisibility adds the operation that changes a repository's visibility.
+// addVisibility binds the operation that changes a repository's visibility.
 func (a *API) addVisibility() {
-	type input struct {
-		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
-		Body       newVisibility
-	}
-	type output struct {
-		Warning []string `header:"Warning" doc:"Without access control: a warning that private has no effect, as 299 - \"…\""`
-		Body    quaySuccess
-	}
-	add(a, auth.Administer, huma.Operation{
-		OperationID: "changeRepoVisibility", Method: http.MethodPost, Path: "/repository/{repository}/changevisibility",
-		Tags: []string{"repository"}, Summary: "Set whether everybody may pull from a repository",
-		Description: "From a private repository only accounts with a role in it may pull. Without access control the value is only stored and " +
-			"returned as visibility: everybody who reaches the registry may pull, and is_public says so.",
-		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
-	}, func(ctx context.Context, in *input) (*output, error) {
+	serveAnswer(a, api.ChangeVisibility, func(ctx context.Context, in *api.VisibilityChange) (*changedVisibility, error) {
 		warnings, err := a.setVisibility(ctx, in.Repository, in.Body.Visibility)
-		return &output{warnings, quaySuccess{true}}, err
-	})
+		return &changedVisibility{warnings, api.QuaySuccess{Success: true}}, err
+	}, func(out *changedVisibility) *api.QuaySuccess { return &out.Body })
 }
 
 // setVisibility sets a repository's visibility. It returns warnings for the client.
@@ -110,15 +83,16 @@ func (a *API) addStars() {
 		NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
 		Page     int    `query:"page" minimum:"1" default:"1" doc:"Quay's clients send it; the registry ignores it and uses next_page"`
 	}
-	type listOutput struct{ Body repositoryList }
+	type listOutput struct{ Body api.RepositoryList }
 	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "listStarredRepos", Method: http.MethodGet, Path: "/user/starred", Tags: []string{"repository"},
 		Summary: "List the repositories that have a star", Description: "The same as GET /repository?starred=true.",
 	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
-		all := repositoryListInput{Sort: "name", Limit: in.Limit, Starred: true}
-		all.NextPage = in.NextPage
-		out, err := a.repositories(ctx, &all)
-		return &listOutput{out}, err
+		out, err := a.repositories(ctx, &api.RepositoryQuery{NameFilter: api.NameFilter{NextPage: in.NextPage}, Sort: "name", Limit: in.Limit, Starred: true})
+		if err != nil {
+			return nil, err
+		}
+		return &listOutput{*out}, nil
 	})
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`

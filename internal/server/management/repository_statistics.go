@@ -2,7 +2,6 @@ package management
 
 import (
 	"context"
-	"time"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -12,16 +11,8 @@ import (
 // recentDays is how many days of pulls a list of repositories has.
 const recentDays = 30
 
-// RepositoryStatistics is what a list has of a repository if a client asks for statistics. It is
-// exported because huma includes the members of an embedded struct only if the struct is exported.
-type RepositoryStatistics struct {
-	Size         *catalog.Size    `json:"size,omitempty" doc:"With statistics=true: the size of its blobs, which other repositories may have too. A page adds up about 10,000 blobs, the same number for each repository at most. Of a repository with more blobs only so many are counted, and exact is false"`
-	LastPulledAt *time.Time       `json:"last_pulled_at,omitempty" doc:"With statistics=true: the last pull of a manifest that it has. Missing: there was none since pulls are counted, or recent_pulls is missing"`
-	RecentPulls  *api.RecentPulls `json:"recent_pulls,omitempty" doc:"With statistics=true: how often it was pulled, pulls of deleted manifests included. Missing: pulls aren't counted, or the statistics can't be read now"`
-}
-
 // checkNames says what is wrong with a request for the repositories of given names.
-func (in *repositoryListInput) checkNames() error {
+func checkNames(in *api.RepositoryQuery) error {
 	if in.Namespace != "" || in.Prefix != "" || in.Contains != "" || in.Visibility != "" || in.Starred || in.NextPage != "" {
 		return badQuery("names", "it can't be given with other filters or next_page")
 	}
@@ -35,7 +26,7 @@ func (in *repositoryListInput) checkNames() error {
 
 // addStatistics adds statistics to a page of repositories: `found`, which `list` shows in the same
 // order. The number of statements doesn't depend on the number of repositories.
-func (a *API) addStatistics(ctx context.Context, found []catalog.RepositoryInfo, list []listedRepository) error {
+func (a *API) addStatistics(ctx context.Context, found []catalog.RepositoryInfo, list []api.ListedRepository) error {
 	if len(found) == 0 {
 		return nil
 	}

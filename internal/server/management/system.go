@@ -2,14 +2,11 @@ package management
 
 import (
 	"context"
-	"net/http"
 	"runtime"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/diskspace"
@@ -33,15 +30,7 @@ type System struct {
 	// Disks returns what the registry's own disks have free. Nil: they aren't reported.
 	Disks func(ctx context.Context) ([]diskspace.Disk, error)
 	// Configuration has the settings in force, with secrets hidden.
-	Configuration []Setting
-}
-
-// Setting is a setting in force. It is exported because huma makes JSON schemas only of exported
-// types.
-type Setting struct {
-	Name   string `json:"name" example:"gc.review_delay"`
-	Value  string `json:"value" doc:"Secrets are hidden" example:"24h"`
-	Source string `json:"source" doc:"Where the value comes from: a place in a file, an environment variable, or default" example:"default"`
+	Configuration []api.Setting
 }
 
 // LooseKeys gives access to the registry's loose foreign keys.
@@ -50,69 +39,33 @@ type LooseKeys struct {
 	Worker   *loosefk.Worker   // needn't be running
 }
 
-// systemState is the answer about the system.
-type systemState struct {
-	Version   string            `json:"version"`
-	GoVersion string            `json:"go_version"`
-	Replica   string            `json:"replica" doc:"The process that answered"`
-	StartedAt time.Time         `json:"started_at"`
-	Uptime    int64             `json:"uptime_seconds"`
-	Database  partState         `json:"database"`
-	Storage   partState         `json:"storage"`
-	Schema    migrationState    `json:"migrations"`
-	Disks     []diskspace.Disk  `json:"disks" nullable:"false" doc:"The disks on which this replica keeps data; none if that is in S3 and another PostgreSQL"`
-	Replicas  []catalog.Replica `json:"replicas" nullable:"false" doc:"Processes that use the database, at most 100"`
-	Settings  []Setting         `json:"configuration" nullable:"false" doc:"The settings in force in this replica"`
-}
-
-// partState is the state of one service that the registry depends on.
-type partState struct {
-	Kind  string `json:"kind" example:"postgresql"`
-	OK    bool   `json:"ok" doc:"Whether the service answers now"`
-	More  string `json:"version,omitempty"`
-	Error string `json:"error,omitempty" doc:"The service's error; the log has more"`
-}
-
-// migrationState is the state of the database schema.
-type migrationState struct {
-	Applied int    `json:"applied"`
-	Pending int    `json:"pending"`
-	Last    string `json:"last,omitempty" doc:"The last migration that was applied"`
-}
-
 // systemPatience limits how long each service may take to answer.
 const systemPatience = 5 * time.Second
 
+// addSystem binds the operations on the system.
 func (a *API) addSystem() {
-	type output struct{ Body systemState }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "getSystem", Method: http.MethodGet, Path: "/system", Tags: []string{"system"},
-		Summary:     "Get the health of the registry",
-		Description: "The status is 200 even when something is wrong: ok says so. The answer is about the replica that answers the request.",
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
-		return &output{a.system(ctx)}, nil
-	})
+	serve(a, api.GetSystem, func(ctx context.Context, _ *struct{}) (*api.SystemState, error) { return a.system(ctx), nil })
 	a.addClock()
 	a.addLooseKeys()
 }
 
-func (a *API) system(ctx context.Context) systemState {
+func (a *API) system(ctx context.Context) *api.SystemState {
 	o := a.opt.System
-	state := systemState{
+	state := &api.SystemState{
 		Version: o.Version, GoVersion: runtime.Version(), Replica: o.Replica, StartedAt: a.started.UTC(),
 		Uptime:   int64(time.Since(a.started).Seconds()),
-		Database: partState{Kind: "postgresql"}, Storage: partState{Kind: o.Storage},
-		Disks: []diskspace.Disk{}, Replicas: []catalog.Replica{}, Settings: append([]Setting{}, o.Configuration...),
+		Database: api.PartState{Kind: "postgresql"}, Storage: api.PartState{Kind: o.Storage},
+		Disks: []diskspace.Disk{}, Replicas: []catalog.Replica{}, Settings: append([]api.Setting{}, o.Configuration...),
 	}
-	state.Storage.set(a, "storage", within(ctx, a.store.Check))
+	a.setPart(&state.Storage, "storage", within(ctx, a.store.Check))
 	if o.Database != nil {
-		state.Database.set(a, "database", within(ctx, func(ctx context.Context) error {
+		a.setPart(&state.Database, "database", within(ctx, func(ctx context.Context) error {
 			conn, err := o.Database.Pool.Acquire(ctx)
 			if err != nil {
 				return err
 			}
 			defer conn.Release()
-			state.Database.More = conn.Conn().PgConn().ParameterStatus("server_version")
+			state.Database.Version = conn.Conn().PgConn().ParameterStatus("server_version")
 			return conn.Ping(ctx)
 		}))
 	}
@@ -164,66 +117,38 @@ func within(ctx context.Context, fn func(context.Context) error) error {
 	return fn(ctx)
 }
 
-// set records in `p` whether a service answered. `err` is nil if it did, else the reason why it
-// didn't. set writes the reason only to the log; `p`, which is sent to clients, gets a general
+// setPart records in `p` whether a service answered. `err` is nil if it did, else the reason why it
+// didn't. setPart writes the reason only to the log; `p`, which is sent to clients, gets a general
 // text.
-func (p *partState) set(a *API, what string, err error) {
+func (a *API) setPart(p *api.PartState, what string, err error) {
 	if p.OK = err == nil; err != nil {
 		a.log.Warn("a service that the registry depends on doesn't answer", "part", what, "error", err)
 		p.Error = "it doesn't answer, or answers with an error"
 	}
 }
 
-// pendingRecords counts, for one parent table, the deleted records whose children in other
-// tables still have to be deleted.
-type pendingRecords struct {
-	loosefk.Pending
-	OldestSeconds float64 `json:"oldest_seconds"`
-}
-
-// looseRun is the answer about a run of the worker that deletes rows whose parent row was
-// deleted (loose foreign keys).
-type looseRun struct {
-	runs.RunStatus
-	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
-}
-
-// looseRequest is the body of a request that starts a run of the worker that deletes rows whose
-// parent row was deleted (loose foreign keys). It has no members.
-type looseRequest struct{}
-
 var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process runs no loose foreign keys")
 
+// addLooseKeys binds the operations on loose foreign keys.
 func (a *API) addLooseKeys() {
-	type looseStatus struct {
-		Pending []pendingRecords `json:"pending" nullable:"false" doc:"One entry for each partition and parent table"`
-	}
-	type statusOutput struct{ Body looseStatus }
-	add(a, auth.Operate, huma.Operation{
-		OperationID: "getLooseKeysStatus", Method: http.MethodGet, Path: "/loosefk/status", Tags: []string{"loosefk"},
-		Summary: "Get what is still to be cleaned up after deleted repositories and namespaces",
-	}, func(ctx context.Context, _ *struct{}) (*statusOutput, error) {
+	serve(a, api.GetLooseStatus, func(ctx context.Context, _ *struct{}) (*api.LooseStatus, error) {
 		keys := a.opt.LooseKeys
 		if keys == nil {
 			return nil, errNoLooseKeys
 		}
 		list, err := keys.Database.Pending(ctx)
-		out := looseStatus{Pending: make([]pendingRecords, 0, len(list))}
+		out := &api.LooseStatus{Pending: make([]api.PendingRecords, 0, len(list))}
 		for _, p := range list {
-			out.Pending = append(out.Pending, pendingRecords{p, p.OldestAge.Seconds()})
+			out.Pending = append(out.Pending, api.PendingRecords{Pending: p, OldestSeconds: p.OldestAge.Seconds()})
 		}
-		return &statusOutput{out}, err
+		return out, err
 	})
-	addRuns(a, a.loose, runTexts{
-		name: "LooseKeysRun", path: "/loosefk/run", tag: "loosefk",
-		start:     "Clean up after deleted repositories and namespaces now",
-		startMore: "Processes what is due until nothing is, or a limit is reached, beside the worker that does so all the time.",
-		what:      "loose foreign keys",
-		ask:       "Ask for a run of loose foreign keys", cancel: "Cancel a run of loose foreign keys",
-	}, a.startLooseKeys, func(s runs.RunStatus, result *loosefk.Result) looseRun { return looseRun{s, result} })
+	serveRuns(a, api.LooseRuns, a.loose, a.startLooseKeys, func(s api.RunStatus, result *loosefk.Result) api.LooseRun {
+		return api.LooseRun{RunStatus: s, Result: result}
+	})
 }
 
-func (a *API) startLooseKeys(ctx context.Context, _ looseRequest) (*runs.Run[*loosefk.Result], error) {
+func (a *API) startLooseKeys(ctx context.Context, _ api.LooseRequest) (*runs.Run[*loosefk.Result], error) {
 	keys := a.opt.LooseKeys
 	if keys == nil {
 		return nil, errNoLooseKeys

@@ -8,7 +8,6 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -35,20 +34,11 @@ func viewTeam(t auth.Team) api.TeamView {
 	}
 }
 
-// namespaceDetails is a namespace, for its administrators with its teams.
-type namespaceDetails struct {
-	catalog.NamespaceDetails
-	IsAdmin      bool                    `json:"is_admin,omitempty" doc:"Whether the client administers the namespace"`
-	Teams        map[string]api.TeamView `json:"teams,omitempty" doc:"Its first 100 teams by their names, for its administrators"`
-	OrderedTeams []string                `json:"ordered_teams,omitempty" maxItems:"100" doc:"The names of these teams in their order, for its administrators"`
-	NextTeams    string                  `json:"teams_next_page,omitempty" doc:"Where the list of teams (listOrganizationTeams) goes on; missing if these are all"`
-}
-
 // describedTeams is how many teams the description of a namespace has.
 const describedTeams = 100
 
 // listTeams adds the first teams of a namespace to its description.
-func (a *API) listTeams(ctx context.Context, out *namespaceDetails) error {
+func (a *API) listTeams(ctx context.Context, out *api.NamespaceDetails) error {
 	found, more, err := a.opt.Accounts.Teams(ctx, out.Name, "", "", describedTeams)
 	if more {
 		out.NextTeams = cursor("team", found[len(found)-1].Name)

@@ -6,79 +6,24 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// RestoreForm is the body of a request to restore something. It is exported because huma makes
-// JSON schemas only of exported types.
-type RestoreForm struct {
-	As string `json:"as,omitempty" doc:"Another name than it had: of a repository, one in the same namespace" example:"library/alpine-old"`
-}
-
-// TrashItem has the path parameter that names something in the trash. It is exported because
-// huma finds parameters only in exported types.
-type TrashItem struct {
-	ID string `path:"trash_id" doc:"Identifier in the trash: of the header Purser-Trash-Id, or of the list" example:"repository-17"`
-}
-
+// addTrash binds the operations on the trash.
 func (a *API) addTrash() {
-	tags := []string{"trash"}
-	type trashListInput struct {
-		Namespace string `query:"namespace" doc:"Only deleted namespaces of this name, and repositories of the namespace that has it now" example:"library"`
-		Cursor    string `query:"cursor" doc:"Where to go on: next of the answer before"`
-		Limit     int    `query:"limit" default:"100" minimum:"1" maximum:"500" doc:"Most items of a page"`
-	}
-	type trashListed struct {
-		Body struct {
-			Items []catalog.Trashed `json:"items" nullable:"false"`
-			Next  string            `json:"next,omitempty" doc:"The cursor of the next page"`
-		}
-	}
-	add(a, auth.Ping, huma.Operation{
-		OperationID: "listTrash", Method: http.MethodGet, Path: "/trash", Tags: tags, Extensions: checked(auth.Delete),
-		Summary: "List deleted repositories and namespaces that can be restored",
-		Description: "Lists what the client may restore: see getTrash. Without a namespace, it lists everything and needs the " +
-			"access operate.",
-		Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *trashListInput) (*trashListed, error) {
+	serve(a, api.ListTrash, func(ctx context.Context, in *api.TrashQuery) (*api.TrashList, error) {
 		list, next, err := a.listTrash(ctx, in.Namespace, in.Cursor, in.Limit)
-		out := new(trashListed)
-		out.Body.Items, out.Body.Next = list, next
-		return out, err
+		return &api.TrashList{Items: list, Next: next}, err
 	})
-	type trashOutput struct{ Body catalog.Trashed }
-	add(a, auth.Ping, huma.Operation{
-		OperationID: "getTrash", Method: http.MethodGet, Path: "/trash/{trash_id}", Tags: tags, Extensions: checked(auth.Delete),
-		Summary: "Get something in the trash, and what keeps it from being restored",
-		Description: "Needs the access by which the client might delete it: delete to a repository, admin to a namespace. The " +
-			"roles that clients had when it was deleted count.",
-		Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *TrashItem) (*trashOutput, error) {
+	serve(a, api.GetTrash, func(ctx context.Context, in *api.TrashItem) (*catalog.Trashed, error) {
 		t, err := a.trashed(ctx, in.ID)
-		return &trashOutput{t}, err
+		return &t, err
 	})
-	type trashRestoreInput struct {
-		TrashItem
-		Body RestoreForm
-	}
-	type trashRestored struct {
-		Body struct {
-			Name string `json:"name" doc:"The name that it has now"`
-		}
-	}
-	add(a, auth.Ping, huma.Operation{
-		OperationID: "restoreTrash", Method: http.MethodPost, Path: "/trash/{trash_id}/restore", Tags: tags, Extensions: checked(auth.Delete),
-		Summary: "Restore a deleted repository or namespace",
-		Description: "It comes back as it was, with its tags, policies, rules, rights, robots and statistics. If its name is in use " +
-			"meanwhile, or its namespace is in the trash: 409. Needs the access of getTrash. To give it another name than it " +
-			"had needs what a new one of this name needs: push for a repository, operate for a namespace.",
-		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
-	}, func(ctx context.Context, in *trashRestoreInput) (*trashRestored, error) {
+	serve(a, api.RestoreTrash, func(ctx context.Context, in *api.TrashRestoration) (*api.RestoredTrash, error) {
 		t, err := a.trashed(ctx, in.ID)
 		if err != nil {
 			return nil, err
@@ -87,16 +32,10 @@ func (a *API) addTrash() {
 			return nil, err
 		}
 		defer a.server.Forget() // roles and the visibility that the name had meanwhile
-		out := new(trashRestored)
-		out.Body.Name, err = a.catalog.RestoreTrashed(ctx, in.ID, in.Body.As)
-		return out, err
+		name, err := a.catalog.RestoreTrashed(ctx, in.ID, in.Body.As)
+		return &api.RestoredTrash{Name: name}, err
 	})
-	add(a, auth.Ping, huma.Operation{
-		OperationID: "purgeTrash", Method: http.MethodPost, Path: "/trash/{trash_id}/purge", Tags: tags, Extensions: checked(auth.Administer),
-		Summary:       "Delete something in the trash for good",
-		Description:   "Needs the access admin to the namespace.",
-		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *TrashItem) (*struct{}, error) {
+	serve(a, api.PurgeTrash, func(ctx context.Context, in *api.TrashItem) (*api.None, error) {
 		t, err := a.trashed(ctx, in.ID)
 		if err == nil {
 			err = a.checkPurge(ctx, t)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -17,11 +18,11 @@ import (
 // not_pulled_for says, were neither pushed, nor pulled, nor asked for by HEAD. It returns nil if
 // the parameter is missing. It returns an error for the client if the parameter is invalid, if
 // the client asks for a page by number, or if the pull statistics are incomplete (knowsUses).
-func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
-	if !in.unused {
+func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags, error) {
+	if !in.NotPulled.Given {
 		return nil, nil
 	}
-	age, err := autoprune.ParseAge(in.NotPulled)
+	age, err := autoprune.ParseAge(in.NotPulled.Value)
 	if err != nil {
 		return nil, badQuery("not_pulled_for", "%v", err)
 	}

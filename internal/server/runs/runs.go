@@ -15,33 +15,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 // Kept is how many runs of a kind are remembered.
 const Kept = 10
-
-// RunState is the state of a run.
-type RunState string
-
-// States of a run.
-const (
-	RunRunning   RunState = "running"
-	RunSucceeded RunState = "succeeded"
-	RunFailed    RunState = "failed"
-	RunCancelled RunState = "cancelled"
-)
-
-// RunStatus has the members that answers about runs of all kinds share. The API's schema has the
-// type's name.
-type RunStatus struct {
-	ID        string     `json:"id" doc:"Identifier of the run"`
-	State     RunState   `json:"state" enum:"running,succeeded,failed,cancelled"`
-	StartedAt time.Time  `json:"started_at"`
-	EndedAt   *time.Time `json:"ended_at" doc:"Null while it runs"`
-	Error     string     `json:"error,omitempty" doc:"Why it failed"`
-}
 
 // List has the last Kept runs of one kind, such as garbage collection, that operators have
 // started in this process. At most one of them is under way at a time. R is the type of a run's
@@ -61,7 +41,7 @@ type Run[R any] struct {
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
-	status RunStatus
+	status api.RunStatus
 	report R // copied for each reader: data that it points to may be appended to, but not changed
 }
 
@@ -78,14 +58,14 @@ func (rs *List[R]) Start(report R, work func(ctx context.Context, r *Run[R]) err
 		return nil, oci.Errorf(oci.Unavailable, "the registry is stopping")
 	}
 	if n := len(rs.list); n > 0 {
-		if status, _ := rs.list[n-1].View(); status.State == RunRunning {
+		if status, _ := rs.list[n-1].View(); status.State == api.RunRunning {
 			return nil, server.Refusal(http.StatusConflict, "%s is already running here, as %s", rs.what, status.ID).
 				WithDetail(map[string]string{"run": status.ID})
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Run[R]{cancel: cancel, report: report, status: RunStatus{
-		ID: uuid.NewString(), State: RunRunning, StartedAt: time.Now().UTC(),
+	r := &Run[R]{cancel: cancel, report: report, status: api.RunStatus{
+		ID: uuid.NewString(), State: api.RunRunning, StartedAt: time.Now().UTC(),
 	}}
 	rs.list = append(rs.list[max(0, len(rs.list)-Kept+1):], r)
 	rs.log.Info("an operator has started "+rs.what, "run", r.status.ID)
@@ -124,10 +104,10 @@ func (rs *List[R]) Find(id string) (*Run[R], error) {
 }
 
 // Newest returns the states of the runs that Find finds, the newest first.
-func (rs *List[R]) Newest() []RunStatus {
+func (rs *List[R]) Newest() []api.RunStatus {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	list := make([]RunStatus, 0, len(rs.list))
+	list := make([]api.RunStatus, 0, len(rs.list))
 	for _, r := range slices.Backward(rs.list) {
 		status, _ := r.View()
 		list = append(list, status)
@@ -166,7 +146,7 @@ func (r *Run[R]) Update(change func(report *R)) {
 }
 
 // View returns the run's state and report.
-func (r *Run[R]) View() (RunStatus, R) {
+func (r *Run[R]) View() (api.RunStatus, R) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status, r.report
@@ -179,10 +159,10 @@ func (r *Run[R]) end(ctx context.Context, err error) {
 	r.status.EndedAt = &now
 	switch {
 	case err == nil:
-		r.status.State = RunSucceeded
+		r.status.State = api.RunSucceeded
 	case ctx.Err() != nil:
-		r.status.State = RunCancelled
+		r.status.State = api.RunCancelled
 	default:
-		r.status.State, r.status.Error = RunFailed, err.Error()
+		r.status.State, r.status.Error = api.RunFailed, err.Error()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -21,14 +22,14 @@ func TestRunsEnd(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		work func(context.Context, *Run[int]) error
-		want RunState
+		want api.RunState
 		text string
 	}{
-		{"well", func(_ context.Context, r *Run[int]) error { r.Update(func(n *int) { *n++ }); return nil }, RunSucceeded, ""},
-		{"badly", func(context.Context, *Run[int]) error { return errors.New("no luck") }, RunFailed, "no luck"},
-		{"in a panic", func(context.Context, *Run[int]) error { panic("no hope") }, RunFailed, "panic: no hope"},
-		{"cancelled", func(ctx context.Context, r *Run[int]) error { r.Cancel(); <-ctx.Done(); return ctx.Err() }, RunCancelled, ""},
-		{"too soon to be cancelled", func(_ context.Context, r *Run[int]) error { r.Cancel(); return nil }, RunSucceeded, ""},
+		{"well", func(_ context.Context, r *Run[int]) error { r.Update(func(n *int) { *n++ }); return nil }, api.RunSucceeded, ""},
+		{"badly", func(context.Context, *Run[int]) error { return errors.New("no luck") }, api.RunFailed, "no luck"},
+		{"in a panic", func(context.Context, *Run[int]) error { panic("no hope") }, api.RunFailed, "panic: no hope"},
+		{"cancelled", func(ctx context.Context, r *Run[int]) error { r.Cancel(); <-ctx.Done(); return ctx.Err() }, api.RunCancelled, ""},
+		{"too soon to be cancelled", func(_ context.Context, r *Run[int]) error { r.Cancel(); return nil }, api.RunSucceeded, ""},
 	} {
 		rs := New[int]("a test", slog.New(slog.DiscardHandler))
 		r, err := rs.Start(41, c.work)
@@ -85,7 +86,7 @@ func TestRunsStopWithTheServer(t *testing.T) {
 	}
 	close(hold)
 	rs.Close(t.Context())
-	if status, _ := r.View(); status.State != RunCancelled {
+	if status, _ := r.View(); status.State != api.RunCancelled {
 		t.Errorf("after the end it is %s", status.State)
 	}
 }

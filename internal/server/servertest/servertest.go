@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
@@ -77,7 +78,7 @@ type Options struct {
 
 // Configure adds a setting to the configuration that the system's state shows.
 func (o *Options) Configure(name, value, source string) {
-	o.Management.System.Configuration = append(o.Management.System.Configuration, management.Setting{Name: name, Value: value, Source: source})
+	o.Management.System.Configuration = append(o.Management.System.Configuration, api.Setting{Name: name, Value: value, Source: source})
 }
 
 // Setup starts a registry with its own database and store, and waits until the registry uses

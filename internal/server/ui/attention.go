@@ -82,14 +82,14 @@ func (q *request) systemConcerns() (list []concern, err error) {
 	}
 	for _, part := range []struct {
 		name string
-		of   partHealth
+		of   api.PartState
 	}{{"The database", s.Database}, {"The blob store", s.Storage}} {
 		if !part.of.OK {
 			list = append(list, concern{"bad", part.name + " doesn't answer.", "/ui/system", "System"})
 		}
 	}
 	for _, d := range s.Disks {
-		if c, is := d.concern(); is {
+		if c, is := (diskState{d}).concern(); is {
 			list = append(list, c)
 		}
 	}
@@ -100,27 +100,15 @@ func (q *request) systemConcerns() (list []concern, err error) {
 	if !clocks.Deletes {
 		list = append(list, concern{"bad", "Nothing is deleted for its age: " + clip(300, clocks.Problem) + ".", "/ui/system#clock", "Clocks"})
 	}
-	if n := s.Migrations.Pending; n > 0 {
+	if n := s.Schema.Pending; n > 0 {
 		list = append(list, concern{"warn", plural(n, "migration of the database is", "migrations of the database are") + " pending. Run “purser migrate up”.", "/ui/system", "System"})
 	}
 	return list, nil
 }
 
-// pendingKeys are deleted rows of a table whose children are still to be deleted.
-type pendingKeys struct {
-	Table     string  `json:"table"`
-	Count     int64   `json:"count"`
-	Oldest    float64 `json:"oldest_seconds"`
-	Attempts  int     `json:"max_attempts"`
-	Waiting   int64   `json:"waiting"`
-	Untracked bool    `json:"untracked"`
-}
-
-func (q *request) keys() (list []pendingKeys, err error) {
-	var out struct {
-		Pending []pendingKeys `json:"pending"`
-	}
-	err = q.get("/loosefk/status", nil, &out)
+// keys returns the deleted rows whose children are still to be deleted.
+func (q *request) keys() ([]api.PendingRecords, error) {
+	out, err := run(q, api.GetLooseStatus, struct{}{})
 	return out.Pending, err
 }
 
@@ -130,38 +118,25 @@ func (q *request) keyConcerns() (list []concern, err error) {
 		switch {
 		case p.Untracked:
 			list = append(list, concern{"bad", "Nobody cleans up after " + plural(p.Count, "deleted row", "deleted rows") + " of " + p.Table + ": its trigger is missing.", "/ui/cleanup#keys", "Loose foreign keys"})
-		case p.Oldest > lateKeys.Seconds():
-			list = append(list, concern{"warn", "Rows of deleted parents in " + p.Table + " have waited for " + formatDuration(p.Oldest) + " to be cleaned up.", "/ui/cleanup#keys", "Loose foreign keys"})
+		case p.OldestSeconds > lateKeys.Seconds():
+			list = append(list, concern{"warn", "Rows of deleted parents in " + p.Table + " have waited for " + formatDuration(p.OldestSeconds) + " to be cleaned up.", "/ui/cleanup#keys", "Loose foreign keys"})
 		}
 	}
 	return list, err
 }
 
 // pullState says how far pulls are counted.
-type pullState struct {
-	Since     time.Time  `json:"recorded_since"`
-	CountedBy string     `json:"counted_by"`
-	Behind    float64    `json:"behind_seconds"`
-	Counted   int64      `json:"counted"`
-	Last      *time.Time `json:"last_processed_timestamp"`
-	Checked   time.Time  `json:"checked_at"`
-	Problem   string     `json:"problem"`
-	Unseen    string     `json:"unseen"`
-	Redis     *struct {
-		Reachable bool     `json:"reachable"`
-		Behind    *float64 `json:"behind_seconds"`
-		Error     string   `json:"error"`
-	} `json:"redis"`
-}
+type pullState struct{ api.PullState }
 
 // Late says that pull statistics are late.
-func (s *pullState) Late() bool { return s.Behind > lateStatistics.Seconds() }
+func (s pullState) Late() bool { return s.Behind > lateStatistics.Seconds() }
 
 func (q *request) statisticsConcerns() (list []concern, err error) {
-	var s pullState
-	if err := q.get("/pull_statistics", nil, &s); err != nil {
+	state, err := run(q, api.GetPullState, struct{}{})
+	if err != nil {
 		return nil, err
 	}
+	s := pullState{state}
 	if text := cmp.Or(s.Problem, s.Unseen); text != "" {
 		list = append(list, concern{"bad", sentence(text), "/ui/cleanup#statistics", "Pull statistics"})
 	}

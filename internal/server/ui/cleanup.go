@@ -8,6 +8,8 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 func (u *UI) addCleanup() {
@@ -15,91 +17,20 @@ func (u *UI) addCleanup() {
 	u.add("/ui/cleanup/explain", showExplain, nil)
 }
 
-// work is a run that an operator has started: of garbage collection or a check of the store.
-type work struct {
-	ID        string     `json:"id"`
-	State     string     `json:"state"`
-	StartedAt time.Time  `json:"started_at"`
-	EndedAt   *time.Time `json:"ended_at"`
-	Error     string     `json:"error"`
-	Total     int64      `json:"findings_total"`
-
-	// Of garbage collection.
-	DryRun bool `json:"dry_run"`
-	// Of a check.
-	Deep   bool `json:"deep"`
-	Repair bool `json:"repair"`
-
-	Progress struct {
-		ManifestsReviewed int64 `json:"manifests_reviewed"`
-		ManifestsDeleted  int64 `json:"manifests_deleted"`
-		BlobsReviewed     int64 `json:"blobs_reviewed"`
-		BlobsDeleted      int64 `json:"blobs_deleted"`
-		Bytes             int64 `json:"bytes"`
-		Failed            int64 `json:"failed"`
-		Due               int64 `json:"due"`
-
-		Share       float64 `json:"share"`
-		ObjectCount int64   `json:"objects"`
-		Blobs       int64   `json:"blobs"`
-		Manifests   int64   `json:"manifests"`
-		HashedBytes int64   `json:"hashed_bytes"`
-	} `json:"progress"`
-	Findings []finding `json:"findings"`
-}
-
-// finding is what a dry run would delete, or what a check has found.
-type finding struct {
-	Kind         string   `json:"kind"`
-	Problem      string   `json:"problem"`
-	Repository   string   `json:"repository"`
-	Repositories []string `json:"repositories"`
-	Digest       string   `json:"digest"`
-	Key          string   `json:"key"`
-	Size         int64    `json:"size"`
-	Event        string   `json:"event"`
-	Detail       string   `json:"detail"`
-	Repaired     bool     `json:"repaired"`
-}
-
-// Running says that the work isn't over.
-func (w *work) Running() bool { return w.State == "running" }
-
-// Percent is the share of a check that is done.
-func (w *work) Percent() int { return int(100 * w.Progress.Share) }
-
-// Class is the class of the state.
-func (w *work) Class() string {
-	switch w.State {
-	case "succeeded":
-		return "good"
-	case "failed":
-		return "bad"
-	case "cancelled":
-		return "warn"
-	}
-	return ""
-}
+// runClasses are the classes of the states of runs that have ended.
+var runClasses = map[api.RunState]string{api.RunSucceeded: "good", api.RunFailed: "bad", api.RunCancelled: "warn"}
 
 // shownFindings is how many findings of a run the page lists.
 const shownFindings = 50
 
-// latest returns the run that was started last at a path of the API, nil if there is none.
-func (q *request) latest(path string) (*work, error) {
-	var list struct {
-		Runs []struct {
-			ID string `json:"id"`
-		} `json:"runs"`
-	}
-	if err := q.get(path, nil, &list); err != nil || len(list.Runs) == 0 {
+// latest returns the run of a kind that was started last, nil if there is none.
+func latest[B, V any](q *request, of api.RunOperations[B, V]) (*V, error) {
+	list, err := run(q, of.List, struct{}{})
+	if err != nil || len(list.Runs) == 0 {
 		return nil, err
 	}
-	w := new(work)
-	if err := q.get(apiPath(path+"/%s", list.Runs[0].ID), nil, w); err != nil {
-		return nil, err
-	}
-	w.Findings = w.Findings[:min(len(w.Findings), shownFindings)]
-	return w, nil
+	found, err := run(q, of.Get, api.RunItem{ID: list.Runs[0].ID})
+	return &found, err
 }
 
 // queueRow is a review queue in the table.
@@ -111,13 +42,14 @@ type queueRow struct {
 // showCleanup shows what garbage collection has to do and did, with a notice about a form.
 func (q *request) showCleanup(n *notice) error {
 	var d struct {
-		GC                 gc.GCStatus
-		Queues             []queueRow
-		Keys               []pendingKeys
-		NoKeys, NoPulls    string
-		Pulls              *pullState
-		Collecting, Checks *work
-		Explain            explained // empty, for the form
+		GC              gc.GCStatus
+		Queues          []queueRow
+		Keys            []api.PendingRecords
+		NoKeys, NoPulls string
+		Pulls           *pullState
+		Collecting      *api.GCRun
+		Checks          *api.CheckRun
+		Explain         explained // empty, for the form
 	}
 	var err error
 	if d.GC, err = run(q, api.GetGCStatus, struct{}{}); err != nil {
@@ -127,17 +59,22 @@ func (q *request) showCleanup(n *notice) error {
 	if d.Keys, err = q.keys(); err != nil {
 		d.NoKeys = sentence(err.Error())
 	}
-	var pulls pullState
-	if err := q.get("/pull_statistics", nil, &pulls); err != nil {
+	if pulls, err := run(q, api.GetPullState, struct{}{}); err != nil {
 		d.NoPulls = sentence(err.Error())
 	} else {
-		d.Pulls = &pulls
+		d.Pulls = &pullState{pulls}
 	}
-	if d.Collecting, err = q.latest("/gc/run"); err != nil {
+	if d.Collecting, err = latest(q, api.GCRuns); err != nil {
 		return err
 	}
-	if d.Checks, err = q.latest("/check"); err != nil {
+	if d.Checks, err = latest(q, api.CheckRuns); err != nil {
 		return err
+	}
+	if r := d.Collecting; r != nil {
+		r.Findings = r.Findings[:min(len(r.Findings), shownFindings)]
+	}
+	if r := d.Checks; r != nil {
+		r.Findings = r.Findings[:min(len(r.Findings), shownFindings)]
 	}
 	return q.show("cleanup", page{
 		Title: "Clean-up", Section: "cleanup", Notice: n, Data: d,
@@ -160,18 +97,19 @@ func changeCleanup(q *request) error {
 			return q.showCleanup(&notice{Text: plural(done.Manifests+done.Blobs, "review is", "reviews are") + " due again."})
 		}
 	case "dry-run", "collect":
-		if err = q.call(http.MethodPost, "/gc/run", map[string]bool{"dry_run": do == "dry-run"}, nil); err == nil {
+		in := api.RunStart[api.GCRequest]{Body: &api.GCRequest{DryRun: do == "dry-run"}}
+		if _, err = run(q, api.GCRuns.Start, in); err == nil {
 			return q.redirect("/ui/cleanup#collect")
 		}
 	case "check":
-		body := map[string]bool{"deep": is("deep"), "repair": is("repair"), "force": is("force")}
-		if err = q.call(http.MethodPost, "/check", body, nil); err == nil {
+		in := api.RunStart[api.CheckRequest]{Body: &api.CheckRequest{Deep: is("deep"), Repair: is("repair"), Force: is("force")}}
+		if _, err = run(q, api.CheckRuns.Start, in); err == nil {
 			return q.redirect("/ui/cleanup#check")
 		}
 	case "cancel-run":
-		err = q.call(http.MethodDelete, apiPath("/gc/run/%s", q.form.Get("id")), nil, nil)
+		_, err = run(q, api.GCRuns.Cancel, api.RunItem{ID: q.form.Get("id")})
 	case "cancel-check":
-		err = q.call(http.MethodDelete, apiPath("/check/%s", q.form.Get("id")), nil, nil)
+		_, err = run(q, api.CheckRuns.Cancel, api.RunItem{ID: q.form.Get("id")})
 	default:
 		return q.showCleanup(&notice{Bad: true, Text: "The form doesn't say what to do."})
 	}
@@ -183,30 +121,28 @@ func changeCleanup(q *request) error {
 
 // explanation says why content is kept, or when it will be deleted.
 type explanation struct {
-	Fate        string     `json:"fate"`
-	Digest      string     `json:"digest"`
-	Repository  string     `json:"repository"`
-	Size        int64      `json:"size"`
-	MediaType   string     `json:"media_type"`
-	CreatedAt   time.Time  `json:"created_at"`
-	LostAt      *time.Time `json:"lost_at"`
-	Explanation []string   `json:"explanation"`
-	Missing     struct {
-		First []string `json:"first"`
-	} `json:"missing"`
+	Fate       explain.Fate
+	Digest     oci.Digest
+	Repository string // "" of a blob
+	Size       int64
+	MediaType  string
+	CreatedAt  time.Time
+	LostAt     *time.Time
+	text       []string
+	missing    []string // digests of manifests that aren't there
 }
 
 // fates are the states of content, as people say them.
-var fates = map[string][2]string{
+var fates = map[explain.Fate][2]string{
 	"kept": {"good", "kept"}, "waiting": {"warn", "will be reviewed"}, "due": {"warn", "is due for review"},
 	"set_aside": {"bad", "its review has failed"}, "unplanned": {"warn", "no review is planned"},
 }
 
 // Sentences returns the explanation, in which digests of the repository's manifests are links.
 func (e *explanation) Sentences() [][]phrase {
-	words, list := room(24<<10), make([][]phrase, 0, len(e.Explanation))
-	for _, text := range e.Explanation {
-		list = append(list, phrases(e.Repository, sentence(words.clip(2000, text)), e.Missing.First))
+	words, list := room(24<<10), make([][]phrase, 0, len(e.text))
+	for _, text := range e.text {
+		list = append(list, phrases(e.Repository, sentence(words.clip(2000, text)), e.missing))
 	}
 	return list
 }
@@ -275,24 +211,27 @@ func showExplain(q *request) error {
 func (q *request) explain(d *explained) (path string, err error) {
 	repository, digest, tag := whatToExplain(d.Digest, d.Repository)
 	if tag != "" {
-		var t struct {
-			Digest string `json:"manifest_digest"`
+		t, err := run(q, api.GetTag, tagItem(repository, tag))
+		if err != nil {
+			return apiPath("/repository/%s/tag/%s", repository, tag), err
 		}
-		path = apiPath("/repository/%s/tag/%s", repository, tag)
-		if err := q.get(path, nil, &t); err != nil {
-			return path, err
-		}
-		digest = t.Digest
+		digest = t.ManifestDigest.String()
 	}
 	d.Digest, d.Repository = digest, repository
-	path = apiPath("/gc/explain/%s", digest)
+	of, err := digestIn("path.digest", digest)
+	if err != nil {
+		return "", err
+	}
 	if repository != "" {
-		path = apiPath("/repository/%s/manifest/%s/explain", repository, digest)
+		e, err := run(q, api.ExplainManifest, api.ManifestItem{InRepository: repositoryOf(repository), Digest: of})
+		if err == nil {
+			d.Found = &explanation{e.Fate, e.Digest, e.Repository, e.Size, e.MediaType, e.CreatedAt, nil, e.Explanation, textsOf(e.Missing.First)}
+		}
+		return apiPath("/repository/%s/manifest/%s/explain", repository, digest), err
 	}
-	e := new(explanation)
-	if err := q.get(path, nil, e); err != nil {
-		return path, err
+	e, err := run(q, api.ExplainBlob, api.BlobItem{Digest: of})
+	if err == nil {
+		d.Found = &explanation{e.Fate, e.Digest, "", e.Size, e.MediaType, e.CreatedAt, e.LostAt, e.Explanation, nil}
 	}
-	d.Found = e
-	return path, nil
+	return apiPath("/gc/explain/%s", digest), err
 }

@@ -2,11 +2,11 @@ package ui
 
 import (
 	"encoding/json"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -52,7 +52,7 @@ type client struct{ Name, Command string }
 type pullable struct {
 	Repository string
 	Tag        string // "": by the digest
-	Digest     string
+	Digest     oci.Digest
 	// ArtifactType is as the management API gives it: that of an image is "" or the media type of
 	// its configuration.
 	ArtifactType string
@@ -74,7 +74,7 @@ const chartType = "application/vnd.cncf.helm.config.v1+json"
 func (q *request) clients(p pullable) []client {
 	a := q.registryAddress()
 	name := a.Host + "/" + p.Repository
-	ref := name + "@" + p.Digest
+	ref := name + "@" + p.Digest.String()
 	if p.Tag != "" {
 		ref = name + ":" + p.Tag
 	}
@@ -108,11 +108,11 @@ func (q *request) clients(p pullable) []client {
 // layer's annotation names, and leaves out layers without a name, as if they weren't there.
 func (q *request) hasFiles(p pullable) bool {
 	if p.Manifest == "" {
-		var info manifestInfo
-		if err := q.get(apiPath("/repository/%s/manifest/%s", p.Repository, p.Digest), nil, &info); err != nil {
+		found, err := run(q, api.GetManifest, api.ManifestItem{InRepository: repositoryOf(p.Repository), Digest: p.Digest})
+		if err != nil {
 			return false // it may be gone by now; the other commands serve for any artifact
 		}
-		p.Manifest = info.Data
+		p.Manifest = found.ManifestData
 	}
 	var manifest struct {
 		Layers []struct {
@@ -141,7 +141,7 @@ func chartVersion(p pullable) string {
 	if chartTag.MatchString(p.Tag) {
 		return " --version " + strings.ReplaceAll(p.Tag, "_", "+")
 	}
-	return "@" + p.Digest
+	return "@" + p.Digest.String()
 }
 
 // attachedTagName says whether a tag has the name of something that a client attached to an image:
@@ -152,14 +152,14 @@ func attachedTagName(tag string) bool {
 }
 
 // pullOf returns what the commands pull that a tag points to.
-func pullOf(repository string, t tagRow) pullable {
-	return pullable{Repository: repository, Tag: t.Name, Digest: t.Digest, ArtifactType: t.ArtifactType, Attached: attachedTagName(t.Name)}
+func pullOf(repository string, t api.ListedTag) pullable {
+	return pullable{Repository: repository, Tag: t.Name, Digest: t.ManifestDigest, ArtifactType: t.ArtifactType, Attached: attachedTagName(t.Name)}
 }
 
 // exampleOf returns the commands that pull one of the tags of a page: the first that isn't attached
 // to an image. If signatures fill the page, and it shows all tags, it asks for those beside them.
-func (q *request) exampleOf(repository string, tags []tagRow, all bool) ([]client, error) {
-	pulled := func(t tagRow) bool { return !attachedTagName(t.Name) }
+func (q *request) exampleOf(repository string, tags []api.ListedTag, all bool) ([]client, error) {
+	pulled := func(t api.ListedTag) bool { return !attachedTagName(t.Name) }
 	if i := slices.IndexFunc(tags, pulled); i >= 0 {
 		return q.clients(pullOf(repository, tags[i])), nil
 	}
@@ -167,12 +167,9 @@ func (q *request) exampleOf(repository string, tags []tagRow, all bool) ([]clien
 		return nil, nil
 	}
 	// The names of attached tags are beside each other in the order of names.
-	var newest *tagRow
+	var newest *api.ListedTag
 	for _, sort := range []string{"name", "-name"} {
-		var list struct {
-			Tags []tagRow `json:"tags"`
-		}
-		err := q.get(apiPath("/repository/%s/tag", repository), url.Values{"sort": {sort}, "limit": {"20"}, "onlyActiveTags": {"true"}}, &list)
+		list, err := run(q, api.ListTags, api.TagQuery{InRepository: repositoryOf(repository), Sort: sort, Limit: 20})
 		if err != nil {
 			return nil, err
 		}
@@ -188,12 +185,12 @@ func (q *request) exampleOf(repository string, tags []tagRow, all bool) ([]clien
 	return q.clients(pullOf(repository, *newest)), nil
 }
 
-// pullOf returns what the commands on the manifest's page pull. An image whose layers have another
+// pullOfManifest returns what the commands on a manifest's page pull. An image whose layers have another
 // type than those of images is cosign's signature or BuildKit's attestation: both have the
 // configuration of an image.
-func (m *manifestInfo) pullOf(repository string) pullable {
-	p := pullable{Repository: repository, Digest: m.Digest, ArtifactType: m.ArtifactType, Manifest: m.Data}
-	p.Attached = p.likeImage() && slices.ContainsFunc(m.Layers, func(l layerInfo) bool {
+func pullOfManifest(repository string, m *api.DescribedManifest) pullable {
+	p := pullable{Repository: repository, Digest: m.Digest, ArtifactType: m.ArtifactType, Manifest: m.ManifestData}
+	p.Attached = p.likeImage() && slices.ContainsFunc(m.Layers, func(l api.Layer) bool {
 		return l.MediaType != "" && !strings.HasPrefix(l.MediaType, "application/vnd.oci.image.layer.") && !strings.HasPrefix(l.MediaType, "application/vnd.docker.image.rootfs.")
 	})
 	return p

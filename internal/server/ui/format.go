@@ -41,8 +41,10 @@ var functions = template.FuncMap{
 	"robot":    shortRobot,
 	"inown":    inOwn,
 	// none says whether a limit allows nothing. Nil is no limit.
-	"none":    func(list []string) bool { return list != nil && len(list) == 0 },
-	"percent": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+	"none":     func(list []string) bool { return list != nil && len(list) == 0 },
+	"runclass": func(s api.RunState) string { return runClasses[s] },
+	"share":    func(part float64) int { return int(100 * part) },
+	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
 }
 
 // actions returns all that a robot or a token may be limited to: a form that left one out would

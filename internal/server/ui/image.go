@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 // manifestPath is the page of a manifest.
@@ -29,61 +31,15 @@ const (
 	manifestKeep = 20 // sentences about why it is kept
 )
 
-// manifestInfo is what the registry says about a manifest.
-type manifestInfo struct {
-	Digest       string      `json:"digest"`
-	IsIndex      bool        `json:"is_manifest_list"`
-	Data         string      `json:"manifest_data"`
-	MediaType    string      `json:"media_type"`
-	ArtifactType string      `json:"artifact_type"`
-	PushedAt     time.Time   `json:"pushed_at"`
-	Size         int64       `json:"size"`
-	Config       *configInfo `json:"config"`
-	Layers       []layerInfo `json:"layers"`
-	Manifests    []childInfo `json:"manifests"`
-	Subject      string      `json:"subject"`
-	NoSubject    bool        `json:"subject_missing"`
-	Referrers    count       `json:"referrers"`
-	Tags         []string    `json:"tags"`
-	TagCount     count       `json:"tags_count"`
-	Indexes      []string    `json:"indexes"`
-	LastPulledAt *time.Time  `json:"last_pulled_at"`
-	PullCount    *int64      `json:"pull_count"`
+// layerRow is a layer of an image, with what made it, and its media type if that is unusual.
+type layerRow struct {
+	api.Layer
+	Text, Type string
 }
 
-// configInfo is the configuration of an image.
-type configInfo struct {
-	Digest    string          `json:"digest"`
-	MediaType string          `json:"media_type"`
-	Size      int64           `json:"size"`
-	Platform  string          `json:"platform"`
-	Created   string          `json:"created"`
-	Author    string          `json:"author"`
-	Content   json.RawMessage `json:"config"`
-}
-
-// layerInfo is a layer of an image.
-type layerInfo struct {
-	Index     int      `json:"index"`
-	Size      int64    `json:"compressed_size"`
-	IsRemote  bool     `json:"is_remote"`
-	Command   []string `json:"command"`
-	Comment   *string  `json:"comment"`
-	Digest    string   `json:"blob_digest"`
-	MediaType string   `json:"media_type"`
-
-	Text, Type string // what made it, and its media type if that is unusual
-}
-
-// childInfo is a manifest that an index lists.
-type childInfo struct {
-	Digest       string `json:"digest"`
-	MediaType    string `json:"media_type"`
-	ArtifactType string `json:"artifact_type"`
-	Size         int64  `json:"size"`
-	Platform     string `json:"platform"`
-	TotalSize    *int64 `json:"total_size"`
-
+// childRow is a manifest that an index lists.
+type childRow struct {
+	api.ChildManifest
 	Kind, Link string
 	Sized      bool // TotalSize is known, or known to be missing
 }
@@ -99,7 +55,9 @@ type manifestContent struct {
 // manifestData is what the page of a manifest shows.
 type manifestData struct {
 	Repository, Kind, Type, Platform, RawLink string
-	Info                                      manifestInfo
+	Info                                      api.DescribedManifest
+	Layers                                    []layerRow // of this page
+	Manifests                                 []childRow // of this page
 	MoreTags                                  int64
 	Platforms                                 []string
 	Config                                    imageSettings
@@ -116,45 +74,49 @@ type manifestData struct {
 	Plot                                      *plot // of pulls, nil if there is nothing to show
 }
 
+// manifest returns the manifest of the page as inputs of the management API name it.
+func (q *request) manifest() (api.ManifestItem, error) {
+	d, err := digestIn("path.digest", q.values["digest"])
+	return api.ManifestItem{InRepository: repositoryOf(q.repository()), Digest: d}, err
+}
+
 func showManifest(q *request) error {
 	repository, digest := q.repository(), q.values["digest"]
 	d := manifestData{Repository: repository, RawLink: link(manifestPath+"/raw", repository, digest)}
-	if err := q.get(apiPath("/repository/%s/manifest/%s", repository, digest), nil, &d.Info); err != nil {
+	of, err := q.manifest()
+	if err != nil {
 		return err
 	}
-	d.Clients = q.clients(d.Info.pullOf(repository))
+	if d.Info, err = run(q, api.GetManifest, of); err != nil {
+		return err
+	}
+	d.Clients = q.clients(pullOfManifest(repository, &d.Info))
 	words, raw, others := room(otherRoom), room(rawRoom), room(referrerRoom)
-	text, cut := indented(d.Info.Data, rawRoom)
+	text, cut := indented(d.Info.ManifestData, rawRoom)
 	d.Raw = raw.clip(rawRoom, text)
 	d.RawCut = cut || strings.HasSuffix(d.Raw, "…")
 	d.describe(q, &words)
-	var err error
-	if d.Info.Referrers.Value > 0 {
-		if d.Tree, err = q.referrersOf(repository, digest, &others); err != nil {
+	if d.Info.Referrers.Rows > 0 {
+		if d.Tree, err = q.referrersOf(of, &others); err != nil {
 			return err
 		}
 	}
-	if d.Plot, err = q.pullPlot(apiPath("/repository/%s/manifest/%s", repository, digest)); err != nil {
+	if d.Plot, err = pullPlot(q, api.GetManifestHistory, api.ManifestHistory{ManifestItem: of, HistoryDays: lastDays}); err != nil {
 		return err
 	}
 	if d.Attached, err = q.attachedTags(repository, digest); err != nil {
 		return err
 	}
-	var why struct {
-		Explanation []string `json:"explanation"`
-		Missing     struct {
-			First []string `json:"first"`
-		} `json:"missing"`
-	}
-	explain := apiPath("/repository/%s/manifest/%s/explain", repository, digest)
-	if err := q.get(explain, nil, &why); err != nil && !hidden(err) {
+	why, err := run(q, api.ExplainManifest, of)
+	if err != nil && !hidden(err) {
 		return err
 	}
-	if d.Info.NoSubject {
-		why.Missing.First = append(why.Missing.First, d.Info.Subject)
+	missing := textsOf(why.Missing.First)
+	if d.Info.SubjectMissing {
+		missing = append(missing, d.Info.Subject.String())
 	}
 	for _, s := range why.Explanation[:min(len(why.Explanation), manifestKeep)] {
-		d.Kept = append(d.Kept, phrases(repository, sentence(words.clip(700, s)), why.Missing.First))
+		d.Kept = append(d.Kept, phrases(repository, sentence(words.clip(700, s)), missing))
 	}
 	p := q.repositoryPage(repository, "none")
 	p.Title, p.Heading, p.Tabs = repository+"@"+shortDigest(digest), d.heading(), nil
@@ -186,12 +148,12 @@ func (d *manifestData) describe(q *request, words *room) {
 		d.Config = settingsOf(c, &settings)
 	}
 	var content manifestContent
-	_ = json.Unmarshal([]byte(m.Data), &content) //nolint:errcheck // the registry has checked it; without it there are no annotations
+	_ = json.Unmarshal([]byte(m.ManifestData), &content) //nolint:errcheck // the registry has checked it; without it there are no annotations
 	d.Annotations, d.AnnotationsLeft = pairsOf(&annotations, 30, content.Annotations)
 	if len(m.Tags) > manifestTags {
 		m.Tags = m.Tags[:manifestTags]
 	}
-	d.MoreTags = m.TagCount.Value - int64(len(m.Tags))
+	d.MoreTags = m.TagCount.Rows - int64(len(m.Tags))
 	m.Indexes = m.Indexes[:min(len(m.Indexes), manifestTags)]
 	d.Total = max(len(m.Layers), len(m.Manifests))
 	from, err := strconv.Atoi(q.query("page"))
@@ -204,13 +166,12 @@ func (d *manifestData) describe(q *request, words *room) {
 		next = strconv.Itoa(to)
 	}
 	d.From, d.To, d.Pages = from+1, to, q.pagesOf(nil, next)
-	if m.IsIndex {
+	if m.IsManifestList {
 		d.describeChildren(content, from, to, &rows)
 		return
 	}
-	m.Layers = m.Layers[from:to]
-	for i := range m.Layers {
-		m.Layers[i].describe(&rows)
+	for _, l := range m.Layers[from:to] {
+		d.Layers = append(d.Layers, describeLayer(l, &rows))
 	}
 }
 
@@ -225,8 +186,8 @@ func (d *manifestData) describeChildren(content manifestContent, from, to int, w
 	}
 	sized := 100 // as many as the API gives total sizes for
 	for i := from; i < to; i++ {
-		child := &m.Manifests[i]
-		child.Kind, child.Sized = kindOf(child.MediaType, child.ArtifactType), i < sized
+		child := childRow{ChildManifest: m.Manifests[i], Sized: i < sized}
+		child.Kind = kindOf(child.MediaType, child.ArtifactType)
 		if i < len(content.Manifests) && content.Manifests[i].Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
 			child.Kind = "attestation (BuildKit)"
 		}
@@ -234,9 +195,9 @@ func (d *manifestData) describeChildren(content manifestContent, from, to int, w
 			child.Platform = ""
 		}
 		child.Kind = words.clip(80, child.Kind)
-		child.Link = link(manifestPath, d.Repository, child.Digest)
+		child.Link = link(manifestPath, d.Repository, child.Digest.String())
+		d.Manifests = append(d.Manifests, child)
 	}
-	m.Manifests = m.Manifests[from:to]
 }
 
 // usualLayers are the media types of layers that need no mention.
@@ -245,14 +206,15 @@ var usualLayers = []string{
 	"application/vnd.docker.image.rootfs.diff.tar.gzip",
 }
 
-func (l *layerInfo) describe(words *room) {
-	l.Text = words.clip(300, strings.Join(l.Command, " "))
-	if l.Text == "" && l.Comment != nil {
-		l.Text = words.clip(300, *l.Comment)
+func describeLayer(l api.Layer, words *room) layerRow {
+	row := layerRow{Layer: l, Text: words.clip(300, strings.Join(l.Command, " "))}
+	if row.Text == "" && l.Comment != nil {
+		row.Text = words.clip(300, *l.Comment)
 	}
 	if !slices.Contains(usualLayers, l.MediaType) {
-		l.Type = words.clip(100, l.MediaType)
+		row.Type = words.clip(100, l.MediaType)
 	}
+	return row
 }
 
 // imageSettings is what an image's configuration says about running it.
@@ -271,14 +233,14 @@ type imageSettings struct {
 
 // settingsOf reads a configuration. Whoever pushed it chose its content, so members may have any
 // type.
-func settingsOf(c *configInfo, words *room) (s imageSettings) {
-	s = imageSettings{Digest: c.Digest, Type: words.clip(160, c.MediaType), Size: c.Size, Known: artifacts[c.MediaType] == "image", Author: words.clip(120, c.Author)}
+func settingsOf(c *api.ImageConfig, words *room) (s imageSettings) {
+	s = imageSettings{Digest: c.Digest.String(), Type: words.clip(160, c.MediaType), Size: c.Size, Known: artifacts[c.MediaType] == "image", Author: words.clip(120, c.Author)}
 	var err error
 	if s.Created, err = time.Parse(time.RFC3339Nano, c.Created); err != nil {
 		s.CreatedText = words.clip(60, c.Created)
 	}
 	var members map[string]json.RawMessage
-	if json.Unmarshal(c.Content, &members) != nil {
+	if content, err := json.Marshal(c.Content); err != nil || json.Unmarshal(content, &members) != nil {
 		return s
 	}
 	add := func(name, value string) {
@@ -316,18 +278,22 @@ func joinNames(set map[string]any) string {
 
 // sendManifest answers with the manifest as it was pushed.
 func sendManifest(q *request) error {
-	var info manifestInfo
-	if err := q.get(apiPath("/repository/%s/manifest/%s", q.repository(), q.values["digest"]), nil, &info); err != nil {
+	of, err := q.manifest()
+	if err != nil {
+		return err
+	}
+	info, err := run(q, api.GetManifest, of)
+	if err != nil {
 		return err
 	}
 	h := q.w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Length", strconv.Itoa(len(info.Data)))
+	h.Set("Content-Length", strconv.Itoa(len(info.ManifestData)))
 	q.w.WriteHeader(http.StatusOK)
 	if q.Method == http.MethodHead {
 		return nil
 	}
-	_, err := q.w.Write([]byte(info.Data))
+	_, err = q.w.Write([]byte(info.ManifestData))
 	return err
 }

@@ -62,6 +62,11 @@ func (q *request) paging(name string, n int) api.Paging {
 	return api.Paging{Limit: n, NextPage: q.query(name)}
 }
 
+// nameFilter returns the search and the page of a list of names.
+func (q *request) nameFilter() api.NameFilter {
+	return api.NameFilter{Contains: q.query("q"), NextPage: q.query("page")}
+}
+
 // find is the search in a list of names that its page shows in part.
 type find struct {
 	Text   string

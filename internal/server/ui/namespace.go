@@ -1,33 +1,17 @@
 package ui
 
 import (
-	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/purser-registry/purser/internal/api"
 )
 
 func (u *UI) addNamespace() { u.add("/ui/namespaces/{namespace}", showNamespace, nil) }
 
-// namespaceInfo is what the registry says about a namespace.
-type namespaceInfo struct {
-	Name         string    `json:"name"`
-	CreatedAt    time.Time `json:"created_at"`
-	Repositories int64     `json:"repositories"`
-	Size         struct {
-		Blobs int64  `json:"blobs"`
-		Bytes int64  `json:"bytes"`
-		Own   *int64 `json:"own_bytes"`
-		Exact bool   `json:"exact"`
-	} `json:"size"`
-	Teams map[string]api.TeamView `json:"teams"`
-}
-
 type namespaceData struct {
 	Place        place
-	Info         namespaceInfo
+	Info         api.NamespaceDetails
 	Teams        []api.TeamView
 	Quota        *api.QuotaView
 	Policies     []policyRow
@@ -39,10 +23,10 @@ type namespaceData struct {
 
 // Shared returns the bytes that other namespaces have, too, nil if the client may not know.
 func (d namespaceData) Shared() *int64 {
-	if d.Info.Size.Own == nil {
+	if d.Info.Size.OwnBytes == nil {
 		return nil
 	}
-	n := d.Info.Size.Bytes - *d.Info.Size.Own
+	n := d.Info.Size.Bytes - *d.Info.Size.OwnBytes
 	return &n
 }
 
@@ -50,14 +34,15 @@ func (d namespaceData) Shared() *int64 {
 func showNamespace(q *request) error {
 	p := q.place()
 	d := namespaceData{Place: p}
-	if err := q.get(p.api(""), fewLinks, &d.Info); err != nil {
+	of := api.InNamespace{Namespace: p.namespace}
+	var err error
+	if d.Info, err = run(q, api.GetNamespace, api.NamespaceSizes{InNamespace: of, SizeLinks: fewLinks}); err != nil {
 		return err
 	}
 	for _, t := range d.Info.Teams {
 		d.Teams = append(d.Teams, t)
 	}
 	slices.SortFunc(d.Teams, func(a, b api.TeamView) int { return strings.Compare(a.Name, b.Name) })
-	var err error
 	if d.Quota, _, err = q.quota(p.namespace); err != nil {
 		return err
 	}
@@ -69,7 +54,7 @@ func showNamespace(q *request) error {
 	if err := d.listRepositories(q); err != nil {
 		return err
 	}
-	if d.Plot, err = q.pullPlot(p.api("")); err != nil {
+	if d.Plot, err = pullPlot(q, api.GetNamespaceHistory, api.NamespaceHistory{InNamespace: of, HistoryDays: lastDays}); err != nil {
 		return err
 	}
 	out := q.placePage(p, "")
@@ -79,19 +64,15 @@ func showNamespace(q *request) error {
 }
 
 // namespaceRows is how many repositories the page of a namespace has.
-const namespaceRows = "15"
+const namespaceRows = 15
 
 // listRepositories sets the first repositories of the namespace.
 func (d *namespaceData) listRepositories(q *request) error {
-	var list struct {
-		Repositories []repositoryRow `json:"repositories"`
-		NextPage     string          `json:"next_page"`
-	}
-	query := url.Values{"namespace": {d.Info.Name}, "limit": {namespaceRows}, "statistics": {"true"}}
-	if err := q.get("/repository", query, &list); err != nil && !hidden(err) {
+	list, err := run(q, api.ListRepositories, api.RepositoryQuery{Namespace: d.Info.Name, Limit: namespaceRows, Statistics: true})
+	if err != nil && !hidden(err) {
 		return err
 	}
-	d.Table.Rows, d.More = list.Repositories, list.NextPage != ""
+	d.Table.Rows, d.More = rowsOf(list.Repositories), list.NextPage != ""
 	d.Table.head(plainEnds)
 	return nil
 }

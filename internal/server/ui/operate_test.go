@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -207,3 +208,18 @@ func TestDisks(t *testing.T) {
 
 // day returns a day as forms write it.
 func day(ago int) string { return time.Now().UTC().AddDate(0, 0, -ago).Format(time.DateOnly) }
+
+// TestPagesOfLockedTables: a page that has to wait too long for the database says so, and when to try again.
+func TestPagesOfLockedTables(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	s := site{servertest.NewReplica(t, dsn+"&lock_timeout=20", t.TempDir())}
+	s.Put(t, "acme/app", "v1", s.Simple(t, "acme/app", 1, nil))
+	servertest.LockTables(t, dsn)
+	for _, path := range []string{"/ui/repositories", "/ui/repositories/acme/app", "/ui/namespaces/acme", "/ui/trash"} {
+		a := s.Do(t, "GET", path, "").WantStatus(t, http.StatusServiceUnavailable)
+		if a.Header.Get("Retry-After") == "" {
+			t.Errorf("%s doesn't say when to try again: %v", path, a.Header)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"net/url"
 	"strings"
 	"time"
 
@@ -25,7 +24,7 @@ type overview struct {
 	Figures      []figure
 	Plots        []*plot
 	NoPlots      string // why there is no chart of pushes
-	Repositories []repositoryRow
+	Repositories []api.ListedRepository
 	Namespaces   []api.QuayOrganization
 	// MoreNamespaces says that there are more than these.
 	MoreNamespaces bool
@@ -47,10 +46,8 @@ func inOwn(n api.QuayOrganization) string {
 // operate the registry see what is theirs.
 func showOverview(q *request) error {
 	d := overview{Address: q.registryAddress(), LoggedIn: q.account() != ""}
-	var list struct {
-		Repositories []repositoryRow `json:"repositories"`
-	}
-	if err := q.get("/repository", url.Values{"sort": {"-created"}, "limit": {"8"}}, &list); err != nil {
+	list, err := run(q, api.ListRepositories, api.RepositoryQuery{Sort: "-created", Limit: 8})
+	if err != nil {
 		return err
 	}
 	d.Repositories, d.Empty = list.Repositories, len(list.Repositories) == 0
@@ -107,7 +104,10 @@ func figuresOf(s *gc.GCStatus) []figure {
 // plotAll draws the charts of the whole registry.
 func (q *request) plotAll(d *overview) error {
 	now := time.Now()
-	if err := q.plotUse(d, now, "Pushes", []api.LogAt{{}}, ""); err != nil {
+	if err := q.plotPushes(d, now, "Pushes", []api.LogAt{{}}); err != nil {
+		return err
+	}
+	if err := d.addPlot(pullPlot(q, api.GetHistory, lastDays)); err != nil {
 		return err
 	}
 	activity, err := run(q, api.GetGCActivity, api.ActivityQuery{Days: 30})
@@ -122,9 +122,16 @@ func (q *request) plotAll(d *overview) error {
 	return nil
 }
 
-// plotUse draws pushes, which audit logs count, and pulls, of which a path of the API has the history,
-// if the client may see them.
-func (q *request) plotUse(d *overview, now time.Time, title string, logs []api.LogAt, pulls string) error {
+// addPlot adds a chart unless it is nil.
+func (d *overview) addPlot(p *plot, err error) error {
+	if p != nil {
+		d.Plots = append(d.Plots, p)
+	}
+	return err
+}
+
+// plotPushes draws pushes, which audit logs count, if the client may see them.
+func (q *request) plotPushes(d *overview, now time.Time, title string, logs []api.LogAt) error {
 	pushes, seen := make(map[time.Time]int64), false
 	for _, log := range logs {
 		err := q.addPushes(pushes, now, log)
@@ -140,11 +147,7 @@ func (q *request) plotUse(d *overview, now time.Time, title string, logs []api.L
 	if seen {
 		d.Plots = append(d.Plots, plotOfDays("pushes", title, now, pushes, func(n int64) string { return plural(n, "push", "pushes") }))
 	}
-	p, err := q.pullPlot(pulls)
-	if p != nil {
-		d.Plots = append(d.Plots, p)
-	}
-	return err
+	return nil
 }
 
 // addPushes adds the pushes of an audit log, by day.
@@ -193,7 +196,10 @@ func (q *request) showOwn(d *overview) error {
 			names, logs = append(names, clip(40, n.Name)), append(logs, api.LogAt{Namespace: n.Name})
 		}
 	}
-	return q.plotUse(d, time.Now(), "Pushes to "+strings.Join(names, ", "), logs, "/user")
+	if err := q.plotPushes(d, time.Now(), "Pushes to "+strings.Join(names, ", "), logs); err != nil {
+		return err
+	}
+	return d.addPlot(pullPlot(q, api.GetUserHistory, lastDays))
 }
 
 // overdue returns the greater delay of the two queues, in seconds.

@@ -1,9 +1,7 @@
 package ui
 
 import (
-	"maps"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -57,22 +55,25 @@ func (d patternData) Does() string {
 	return "be deleted now"
 }
 
-// request returns the path of the operation that does what the form says, and the body for it.
-func (d patternData) request() (path string, body map[string]any, err error) {
-	path, body = apiPath("/repository/%s/tags/expire", d.Repository), map[string]any{"pattern": d.Pattern}
+// run runs the operation that does what the form says, with the part of the input that both
+// operations have in common.
+func (d patternData) run(q *request, selection api.TagSelection) (api.ChangedTags, error) {
+	in := repositoryOf(d.Repository)
+	selection.Pattern = d.Pattern
+	body := api.SelectedExpiration{TagSelection: selection}
 	switch d.When {
 	case "now":
-		path = apiPath("/repository/%s/tags/delete", d.Repository)
+		return run(q, api.DeleteTags, api.TagsDeletion{InRepository: in, Body: api.SelectedDeletion{TagSelection: selection, Deletion: q.form.Get("deletion")}})
 	case "in":
-		body["in"] = d.In
+		body.In = d.In
 	case "at":
-		body["at"] = d.At
+		body.At = d.At
 	case "never":
-		body["never"] = true
+		body.Never = true
 	default:
-		return "", nil, formError("The form doesn't say what to do with the tags.")
+		return api.ChangedTags{}, formError("The form doesn't say what to do with the tags.")
 	}
-	return path, body, nil
+	return run(q, api.ExpireTags, api.TagsExpiration{InRepository: in, Body: body})
 }
 
 // selecting returns the page's content with what a form has sent.
@@ -101,7 +102,7 @@ func (q *request) tagActions(repository string) (list []option) {
 
 // showPattern shows the form, and what the pattern selects if somebody has asked for it.
 func (q *request) showPattern(status int, d patternData, n *notice) error {
-	if err := q.get(apiPath("/repository/%s", d.Repository), url.Values{"size_links": {"1"}}, nil); err != nil {
+	if _, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(d.Repository), SizeLinks: api.SizeLinks{Links: 1}}); err != nil {
 		return err
 	}
 	shown := d.Pattern
@@ -123,31 +124,23 @@ func (q *request) showPattern(status int, d patternData, n *notice) error {
 // changePattern shows what a pattern selects, or changes the tags that the page has shown.
 func changePattern(q *request) error {
 	d := q.selecting()
-	path, body, err := d.request()
-	switch {
-	case err != nil:
-	case q.form.Get("do") == "undo":
-		n, failed := q.undoDeletion(&d)
-		if failed == nil {
-			return q.showPattern(http.StatusOK, d, n)
-		}
-		err = failed
-	case q.form.Get("do") == "change":
-		n, failed := q.changeSelected(&d, path, body)
-		if failed == nil {
-			return q.showPattern(http.StatusOK, d, n)
-		}
-		err = failed
+	var n *notice
+	var err error
+	switch q.form.Get("do") {
+	case "undo":
+		n, err = q.undoDeletion(&d)
+	case "change":
+		n, err = q.changeSelected(&d)
 		if statusOf(err) == http.StatusConflict { // the page shows what is to be looked at again
-			if found, again := q.selected(path, body); again == nil {
+			if found, again := q.selected(d); again == nil {
 				d.Found = found
 			}
 		}
 	default:
-		d.Found, err = q.selected(path, body)
+		d.Found, err = q.selected(d)
 	}
 	if err == nil {
-		return q.showPattern(http.StatusOK, d, nil)
+		return q.showPattern(http.StatusOK, d, n)
 	}
 	if status := formStatus(err); status != 0 {
 		return q.showPattern(status, d, noticeOf(err, ""))
@@ -155,41 +148,32 @@ func changePattern(q *request) error {
 	return err
 }
 
-// selected asks which tags a request would change.
-func (q *request) selected(path string, body map[string]any) (*api.ChangedTags, error) {
-	dry := maps.Clone(body)
-	dry["dry_run"] = true
-	found := new(api.ChangedTags)
-	if err := q.call(http.MethodPost, path, dry, found); err != nil {
+// selected asks which tags the form would change.
+func (q *request) selected(d patternData) (*api.ChangedTags, error) {
+	found, err := d.run(q, api.TagSelection{DryRun: true})
+	if err != nil {
 		return nil, err
 	}
-	return found, nil
+	return &found, nil
 }
 
 // changeSelected changes the tags that the page has shown, as many as one request of the API does, and
 // says what it did. If there are more, the notice has a form that goes on.
-func (q *request) changeSelected(d *patternData, path string, body map[string]any) (*notice, error) {
+func (q *request) changeSelected(d *patternData) (*notice, error) {
 	count, err := strconv.Atoi(strings.TrimSpace(q.form.Get("count")))
 	switch {
 	case q.form.Get("selection") == "":
 		return nil, formError("Ask for a preview first.")
 	case err != nil:
-		found, err := q.selected(path, body)
+		found, err := q.selected(*d)
 		d.Found = found
 		if err == nil {
 			err = formError("Nothing was changed: type the number of the tags to confirm.")
 		}
 		return nil, err
 	}
-	request := maps.Clone(body)
-	request["count"], request["selection"] = count, q.form.Get("selection")
-	for _, name := range []string{"after", "deletion"} {
-		if value := q.form.Get(name); value != "" {
-			request[name] = value
-		}
-	}
-	var done api.ChangedTags
-	if err := q.call(http.MethodPost, path, request, &done); err != nil {
+	done, err := d.run(q, api.TagSelection{Count: &count, Selection: q.form.Get("selection"), After: q.form.Get("after")})
+	if err != nil {
 		return nil, err
 	}
 	d.Refused = done.Refused
@@ -231,12 +215,10 @@ func (d patternData) undo(text, deletion, cursor string) *undo {
 // did. If there are more, the notice has a form that goes on.
 func (q *request) undoDeletion(d *patternData) (*notice, error) {
 	deletion := q.form.Get("deletion")
-	body := map[string]any{"deletion": deletion}
-	if cursor := q.form.Get("cursor"); cursor != "" {
-		body["cursor"] = cursor
-	}
-	var done api.RestoredTags
-	if err := q.call(http.MethodPost, apiPath("/repository/%s/tags/restore", d.Repository), body, &done); err != nil {
+	done, err := run(q, api.RestoreTags, api.TagsRestoration{
+		InRepository: repositoryOf(d.Repository), Body: api.UndoneDeletion{Deletion: deletion, Cursor: q.form.Get("cursor")},
+	})
+	if err != nil {
 		return nil, err
 	}
 	d.Refused = done.Refused

@@ -3,10 +3,10 @@ package ui
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 // plotDays is how many days the charts of the overview show.
@@ -60,17 +60,13 @@ func plotOfDays(id, title string, now time.Time, values map[time.Time]int64, wor
 	return p
 }
 
-// pullPlot draws the pulls on each day, from the history at a path of the API. It returns nil if the
-// registry doesn't count pulls or can't read the counts now, or if the client may not see them.
-func (q *request) pullPlot(path string) (*plot, error) {
-	var history struct {
-		Since *string `json:"since"`
-		Days  []struct {
-			Day   string `json:"day"`
-			Pulls int64  `json:"pulls"`
-		} `json:"days"`
-	}
-	err := q.get(path+"/pull_statistics/history", url.Values{"days": {strconv.Itoa(plotDays)}}, &history)
+// lastDays are the days of the charts in the inputs of histories.
+var lastDays = api.HistoryDays{Days: plotDays}
+
+// pullPlot draws the pulls on each day, from a history. It returns nil if the registry doesn't count
+// pulls or can't read the counts now, or if the client may not see them.
+func pullPlot[I any](q *request, of api.Operation[I, api.PullHistory], in I) (*plot, error) {
+	history, err := run(q, of, in)
 	switch {
 	case hidden(err) || statusOf(err) == http.StatusServiceUnavailable:
 		return nil, nil

@@ -1,8 +1,9 @@
 package ui
 
 import (
-	"net/url"
 	"strings"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 // Limits of the tree of referrers on a page.
@@ -14,12 +15,7 @@ const (
 
 // referrer is a manifest that refers to another, with those that refer to it.
 type referrer struct {
-	Digest       string            `json:"digest"`
-	MediaType    string            `json:"media_type"`
-	ArtifactType string            `json:"artifact_type"`
-	Size         int64             `json:"size"`
-	Annotations  map[string]string `json:"annotations"`
-
+	api.ListedReferrer
 	Name, Type, Link string // Type is empty if the name says it
 	Says             string // what the annotations say of its content
 	Referrers        []*referrer
@@ -35,8 +31,8 @@ type referrerTree struct {
 }
 
 // referrersOf asks for the referrers of a manifest and for theirs, level by level.
-func (q *request) referrersOf(repository, digest string, words *room) (tree referrerTree, err error) {
-	root := &referrer{Digest: digest}
+func (q *request) referrersOf(of api.ManifestItem, words *room) (tree referrerTree, err error) {
+	root := &referrer{ListedReferrer: api.ListedReferrer{Digest: of.Digest}}
 	queue, shown := []*referrer{root}, 0
 	for calls := 0; len(queue) > 0; calls++ {
 		if calls == maxReferrerCalls || shown == maxReferrers {
@@ -45,22 +41,20 @@ func (q *request) referrersOf(repository, digest string, words *room) (tree refe
 		}
 		parent := queue[0]
 		queue = queue[1:]
-		var list struct {
-			Referrers []*referrer `json:"referrers"`
-			NextPage  string      `json:"next_page"`
-		}
-		query := url.Values{"limit": {"20"}}
-		if err := q.get(apiPath("/repository/%s/manifest/%s/referrers", repository, parent.Digest), query, &list); err != nil {
+		of.Digest = parent.Digest
+		list, err := run(q, api.ListReferrers, api.ReferrerQuery{ManifestItem: of, Limit: 20})
+		if err != nil {
 			return tree, err
 		}
 		tree.Cut = tree.Cut || list.NextPage != ""
-		for _, r := range list.Referrers {
+		for _, listed := range list.Referrers {
 			if shown == maxReferrers {
 				tree.Cut = true
 				break
 			}
 			shown++
-			r.describe(repository, words)
+			r := &referrer{ListedReferrer: listed}
+			r.describe(of.Repository, words)
 			parent.Referrers = append(parent.Referrers, r)
 			if r.Depth = parent.Depth + 1; r.Depth < maxReferrerDepth {
 				queue = append(queue, r)
@@ -77,7 +71,7 @@ func (r *referrer) describe(repository string, words *room) {
 	if _, known := artifacts[r.ArtifactType]; !known && r.ArtifactType != "" {
 		r.Type = words.clip(100, r.ArtifactType)
 	}
-	r.Link = link(manifestPath, repository, r.Digest)
+	r.Link = link(manifestPath, repository, r.Digest.String())
 	for _, name := range []string{"in-toto.io/predicate-type", "dev.sigstore.bundle.predicateType", "org.opencontainers.image.title", "org.opencontainers.image.description"} {
 		if text := r.Annotations[name]; text != "" {
 			r.Says = words.clip(120, text)
@@ -92,12 +86,11 @@ type attachedTag struct{ Name, What, Digest string }
 // attachedTags lists tags like sha256-<digest>.sig, by which clients attach signatures to images
 // on registries without lists of referrers.
 func (q *request) attachedTags(repository, digest string) ([]attachedTag, error) {
-	var list struct {
-		Tags []tagRow `json:"tags"`
-	}
 	prefix := strings.Replace(digest, ":", "-", 1)
-	query := url.Values{"prefix": {prefix}, "sort": {"name"}, "limit": {"10"}}
-	if err := q.get(apiPath("/repository/%s/tag", repository), query, &list); err != nil {
+	list, err := run(q, api.ListTags, api.TagQuery{
+		InRepository: repositoryOf(repository), NameFilter: api.NameFilter{Prefix: prefix}, Sort: "name", Limit: 10,
+	})
+	if err != nil {
 		return nil, err
 	}
 	var found []attachedTag
@@ -106,7 +99,7 @@ func (q *request) attachedTags(repository, digest string) ([]attachedTag, error)
 		if what == "" {
 			what = kindOf(t.MediaType, t.ArtifactType)
 		}
-		found = append(found, attachedTag{t.Name, what, t.Digest})
+		found = append(found, attachedTag{t.Name, what, t.ManifestDigest.String()})
 	}
 	return found, nil
 }

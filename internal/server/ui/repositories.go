@@ -1,38 +1,26 @@
 package ui
 
 import (
-	"net/url"
-	"time"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/catalog"
 )
-
-// count is a number that the registry counted up to a limit.
-type count struct {
-	Value int64 `json:"count"`
-	Exact bool  `json:"exact"`
-}
 
 // repositoryRow is a repository in a list.
 type repositoryRow struct {
-	Repository string     `json:"repository"`
-	Visibility string     `json:"visibility"`
-	IsPublic   bool       `json:"is_public"`
-	Starred    bool       `json:"is_starred"`
-	CreatedAt  time.Time  `json:"created_at"`
-	PushedAt   *time.Time `json:"pushed_at"`
-	Tags       count      `json:"tags"`
-	// The members below are set if the page asked for statistics.
-	Size         *storedSize  `json:"size"`
-	LastPulledAt *time.Time   `json:"last_pulled_at"`
-	Pulls        *recentPulls `json:"recent_pulls"`
-
-	Ranked int64 // pulls in the days of a list of those that were pulled most
+	api.ListedRepository
+	Pulls  *recentPulls // nil: the registry hasn't said how often it was pulled
+	Ranked int64        // pulls in the days of a list of those that were pulled most
 }
 
-// storedSize is the size of a repository in a list.
-type storedSize struct {
-	Blobs int64 `json:"blobs"`
-	Bytes int64 `json:"bytes"`
-	Exact bool  `json:"exact"`
+// rowsOf returns the rows of a table of repositories.
+func rowsOf(list []api.ListedRepository) []repositoryRow {
+	rows := make([]repositoryRow, len(list))
+	for i, r := range list {
+		if rows[i].ListedRepository = r; r.RecentPulls != nil {
+			rows[i].Pulls = &recentPulls{*r.RecentPulls}
+		}
+	}
+	return rows
 }
 
 // showRepositories lists the repositories that the client may read.
@@ -44,21 +32,14 @@ func showRepositories(q *request) error {
 		return showUnpulledRepositories(q)
 	}
 	sort := oneOf(q.query("sort"), "name", "-name", "created", "-created")
-	query := url.Values{"sort": {sort}, "limit": {"50"}, "statistics": {"true"}}
-	for from, to := range map[string]string{"q": "contains", "namespace": "namespace", "page": "next_page"} {
-		if value := q.query(from); value != "" {
-			query.Set(to, value)
-		}
-	}
-	var list struct {
-		Repositories []repositoryRow `json:"repositories"`
-		NextPage     string          `json:"next_page"`
-	}
-	if err := q.get("/repository", query, &list); err != nil {
+	list, err := run(q, api.ListRepositories, api.RepositoryQuery{
+		NameFilter: q.nameFilter(), Namespace: q.query("namespace"), Sort: sort, Statistics: true,
+	})
+	if err != nil {
 		return err
 	}
 	keep := q.keep("q", "namespace", "sort")
-	t := repositoryTable{Rows: list.Repositories}
+	t := repositoryTable{Rows: rowsOf(list.Repositories)}
 	t.head(q.columns(sort, keep, [][2]string{{"name", "Repository"}, {"-created", "Created"}}))
 	p := q.repositoriesPage(t.CountsPulls())
 	p.Data = repositoriesData{
@@ -70,28 +51,14 @@ func showRepositories(q *request) error {
 
 // showNamespaces lists the namespaces that the client may see.
 func showNamespaces(q *request) error {
-	query := url.Values{"limit": {"50"}}
-	for from, to := range map[string]string{"q": "contains", "page": "next_page"} {
-		if value := q.query(from); value != "" {
-			query.Set(to, value)
-		}
-	}
-	type namespaceRow struct {
-		Name         string    `json:"name"`
-		CreatedAt    time.Time `json:"created_at"`
-		Repositories count     `json:"repositories"`
-	}
-	var list struct {
-		Namespaces []namespaceRow `json:"namespaces"`
-		NextPage   string         `json:"next_page"`
-	}
-	if err := q.get("/organization", query, &list); err != nil {
+	list, err := run(q, api.ListNamespaces, api.NamespaceQuery{NameFilter: q.nameFilter()})
+	if err != nil {
 		return err
 	}
 	type data struct {
 		Query      string
 		Address    registryAddress
-		Namespaces []namespaceRow
+		Namespaces []catalog.NamespaceInfo
 		Pages      pages
 	}
 	return q.show("namespaces", page{

@@ -3,9 +3,7 @@ package ui
 import (
 	"cmp"
 	"net/http"
-	"net/url"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -13,38 +11,12 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 )
 
-// tagRow is a tag in a list.
-type tagRow struct {
-	Name         string     `json:"name"`
-	Digest       string     `json:"manifest_digest"`
-	IsIndex      bool       `json:"is_manifest_list"`
-	Size         int64      `json:"size"`
-	MediaType    string     `json:"media_type"`
-	ArtifactType string     `json:"artifact_type"`
-	Platforms    []string   `json:"platforms"`
-	PushedAt     time.Time  `json:"pushed_at"`
-	Expiration   string     `json:"expiration"`
-	LastPulledAt *time.Time `json:"last_pulled_at"`
-	PullCount    *int64     `json:"pull_count"`
-	PullDisplay  *string    `json:"pull_count_display"`
-}
-
-// repositoryInfo is what the registry says about a repository.
-type repositoryInfo struct {
-	repositoryRow
-	Manifests int64 `json:"manifests_count"`
-	TagCount  int64 `json:"tags_count"`
-	Size      struct {
-		Blobs int64  `json:"blobs"`
-		Bytes int64  `json:"bytes"`
-		Own   *int64 `json:"own_bytes"`
-		Exact bool   `json:"exact"`
-	} `json:"size"`
-}
-
 // fewLinks bounds the work for the size of a repository or a namespace. Reading all links to blobs
 // that the API reads without it takes half a second.
-var fewLinks = url.Values{"size_links": {"2000"}}
+var fewLinks = api.SizeLinks{Links: 2000}
+
+// repositoryOf returns a repository as inputs of the management API name it.
+func repositoryOf(name string) api.InRepository { return api.InRepository{Repository: name} }
 
 // repositoryPage returns the frame of a page that belongs to a repository. `current` is the link
 // of the tab.
@@ -68,23 +40,18 @@ func showRepository(q *request) error { return q.showTags(nil) }
 // showTags lists the tags of a repository, with a notice about what a form has done.
 func (q *request) showTags(n *notice) error {
 	repository := q.repository()
-	var info repositoryInfo
-	if err := q.get(apiPath("/repository/%s", repository), fewLinks, &info); err != nil {
+	info, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(repository), SizeLinks: fewLinks})
+	if err != nil {
 		return err
 	}
 	sort := oneOf(q.query("sort"), "-pushed", "pushed", "name", "-name", "size", "-size", "last_pulled", "-last_pulled", "pull_count", "-pull_count")
-	query := url.Values{"sort": {sort}, "limit": {"50"}, "onlyActiveTags": {"true"}}
-	for from, to := range map[string]string{"q": "contains", "unused": "not_pulled_for", "page": "next_page"} {
-		if value := q.query(from); value != "" {
-			query.Set(to, value)
-		}
-	}
-	var list struct {
-		Tags     []tagRow `json:"tags"`
-		NextPage string   `json:"next_page"`
-	}
+	unused := q.query("unused")
+	list, err := run(q, api.ListTags, api.TagQuery{
+		InRepository: repositoryOf(repository), NameFilter: api.NameFilter{Contains: q.query("q"), NextPage: q.query("page")},
+		NotPulled: api.Optional[string]{Value: unused, Given: unused != ""}, Sort: sort,
+	})
 	refused := ""
-	if err := q.get(apiPath("/repository/%s/tag", repository), query, &list); err != nil {
+	if err != nil {
 		// Some orders and filters are refused on large repositories, or before pulls were counted for
 		// long enough. The page then says so and keeps the form, so that one can ask differently.
 		if status := statusOf(err); q.URL.RawQuery == "" || status != http.StatusConflict && status != http.StatusBadRequest && status != http.StatusServiceUnavailable {
@@ -94,11 +61,11 @@ func (q *request) showTags(n *notice) error {
 	}
 	keep := q.keep("q", "unused", "sort")
 	type data struct {
-		Info                         repositoryInfo
+		Info                         api.DescribedRepository
 		Query, Unused, Sort, Refused string
 		Address                      registryAddress
 		Columns                      []column
-		Tags                         []tagRow
+		Tags                         []api.ListedTag
 		Pages                        pages
 		Clients                      []client
 		MayDelete, MaySelect         bool  // tags; MaySelect: delete them or set their dates by a pattern
@@ -106,8 +73,7 @@ func (q *request) showTags(n *notice) error {
 	}
 	var pulls *plot
 	if q.query("page") == "" && refused == "" {
-		var err error
-		if pulls, err = q.pullPlot(apiPath("/repository/%s", repository)); err != nil {
+		if pulls, err = pullPlot(q, api.GetRepositoryHistory, api.RepositoryHistory{InRepository: repositoryOf(repository), HistoryDays: lastDays}); err != nil {
 			return err
 		}
 	}
@@ -122,7 +88,7 @@ func (q *request) showTags(n *notice) error {
 		return err
 	}
 	p.Data = data{
-		Info: info, Address: q.registryAddress(), Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
+		Info: info, Address: q.registryAddress(), Query: q.query("q"), Unused: unused, Sort: sort, Refused: refused,
 		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
 		Clients: shown, MayDelete: q.mayDelete(place{repository: repository}), MaySelect: len(q.tagActions(repository)) > 0, Plot: pulls,
 	}
@@ -141,8 +107,7 @@ func changeTags(q *request) error {
 	deleted, failed := 0, ""
 	for _, picked := range tags {
 		name, _, _ := strings.Cut(picked, "@")
-		path := apiPath("/repository/%s/tag/%s", repository, name) + "?" + url.Values{"deletion": {deletion}}.Encode()
-		if err := q.call(http.MethodDelete, path, nil, nil); err != nil {
+		if _, err := run(q, api.DeleteTag, api.TagDeletion{TagItem: tagItem(repository, name), Deletion: deletion}); err != nil {
 			failed = cmp.Or(failed, name+": "+sentence(err.Error()))
 			continue
 		}
@@ -164,8 +129,8 @@ func changeTags(q *request) error {
 
 // restoreTags restores the tags of a deletion. Those that were pushed again since stay as they are.
 func (q *request) restoreTags(repository, deletion string) error {
-	var done api.RestoredTags
-	err := q.call(http.MethodPost, apiPath("/repository/%s/tags/restore", repository), map[string]string{"deletion": deletion}, &done)
+	in := api.TagsRestoration{InRepository: repositoryOf(repository), Body: api.UndoneDeletion{Deletion: deletion}}
+	done, err := run(q, api.RestoreTags, in)
 	if err != nil {
 		return q.showTags(noticeOf(err, ""))
 	}

@@ -2,11 +2,12 @@ package ui
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 // repositoryTable is a table of repositories with their sizes and pulls.
@@ -39,12 +40,7 @@ func (t *repositoryTable) head(ends []column) {
 var plainEnds = []column{{Text: "Repository"}, {Text: "Created"}}
 
 // recentPulls is how often a repository was pulled on each of the last days.
-type recentPulls struct {
-	Since   *string `json:"since"`
-	Days    []int64 `json:"days"` // the last is today
-	Count   int64   `json:"pull_count"`
-	Display string  `json:"pull_count_display"`
-}
+type recentPulls struct{ api.RecentPulls }
 
 // Measures of a sparkline, in the units of its viewBox.
 const sparkWidth, sparkHeight = 96, 20
@@ -103,26 +99,17 @@ func (q *request) repositoriesPage(pulls bool) page {
 // showTopRepositories lists the repositories that were pulled most.
 func showTopRepositories(q *request) error {
 	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Address: q.registryAddress(), Days: oneOf(q.query("days"), "7", "1", "30", "90")}
-	var list struct {
-		Since        *string `json:"since"`
-		Repositories []struct {
-			Repository string `json:"repository"`
-			Pulls      int64  `json:"pulls"`
-		} `json:"repositories"`
-	}
-	query := url.Values{"days": {d.Days}, "limit": {"50"}}
-	if d.Namespace != "" {
-		query.Set("namespace", d.Namespace)
-	}
-	if err := d.refusedBy(q.get("/pull_statistics/top", query, &list)); err != nil {
+	list, err := run(q, api.ListTopRepositories, api.TopRepositoriesQuery{
+		HistoryDays: d.days(), TopLimit: api.TopLimit{Limit: 50}, Namespace: d.Namespace,
+	})
+	if err := d.refusedBy(err); err != nil {
 		return err
 	}
 	names, pulls := make([]string, len(list.Repositories)), make(map[string]int64)
 	for i, r := range list.Repositories {
 		names[i], pulls[r.Repository] = r.Repository, r.Pulls
 	}
-	err := d.describe(q, names)
-	if err != nil {
+	if err := d.describe(q, names); err != nil {
 		return err
 	}
 	for i := range d.Table.Rows {
@@ -147,34 +134,23 @@ const unpulledAnswers, unpulledRows = 5, 50
 // showUnpulledRepositories lists the repositories that nobody has pulled.
 func showUnpulledRepositories(q *request) error {
 	d := repositoriesData{Show: "unpulled", Namespace: q.query("namespace"), Address: q.registryAddress(), Days: oneOf(q.query("days"), "3660", "30", "90", "365")}
-	query := url.Values{"days": {d.Days}, "limit": {strconv.Itoa(unpulledRows)}}
-	for from, to := range map[string]string{"namespace": "namespace", "page": "next_page"} {
-		if value := q.query(from); value != "" {
-			query.Set(to, value)
-		}
-	}
+	in := api.UnpulledQuery{HistoryDays: d.days(), Namespace: d.Namespace, Limit: unpulledRows, NextPage: q.query("page")}
 	var names []string
-	next := ""
 	for range unpulledAnswers {
-		var list struct {
-			Since        *string  `json:"since"`
-			Repositories []string `json:"repositories"`
-			NextPage     string   `json:"next_page"`
-		}
-		if err := d.refusedBy(q.get("/pull_statistics/unpulled", query, &list)); err != nil {
+		list, err := run(q, api.ListUnpulled, in)
+		if err := d.refusedBy(err); err != nil {
 			return err
 		}
 		d.since(list.Since)
-		names, next = append(names, list.Repositories...), list.NextPage
-		if len(names) >= unpulledRows || next == "" {
+		names, in.NextPage = append(names, list.Repositories...), list.NextPage
+		if len(names) >= unpulledRows || in.NextPage == "" {
 			break
 		}
-		query.Set("next_page", next)
 	}
 	if err := d.describe(q, names); err != nil {
 		return err
 	}
-	d.Pages = q.pagesOf(q.keep("show", "days", "namespace"), next)
+	d.Pages = q.pagesOf(q.keep("show", "days", "namespace"), in.NextPage)
 	d.Table.head(plainEnds)
 	p := q.repositoriesPage(true)
 	p.Title, p.Heading = "Repositories that nobody pulled", "Repositories"
@@ -192,6 +168,12 @@ func (d *repositoriesData) refusedBy(err error) error {
 	return nil
 }
 
+// days returns the days of the list.
+func (d *repositoriesData) days() api.HistoryDays {
+	n, _ := strconv.Atoi(d.Days) //nolint:errcheck // it is one of those that the page offers
+	return api.HistoryDays{Days: n}
+}
+
 func (d *repositoriesData) since(day *string) {
 	if day != nil {
 		d.Since = *day
@@ -203,13 +185,10 @@ func (d *repositoriesData) describe(q *request, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	var list struct {
-		Repositories []repositoryRow `json:"repositories"`
-	}
-	query := url.Values{"names": {strings.Join(names, ",")}, "statistics": {"true"}, "limit": {strconv.Itoa(len(names))}}
-	if err := q.get("/repository", query, &list); err != nil {
+	list, err := run(q, api.ListRepositories, api.RepositoryQuery{Names: names, Statistics: true, Limit: len(names)})
+	if err != nil {
 		return err
 	}
-	d.Table.Rows = list.Repositories
+	d.Table.Rows = rowsOf(list.Repositories)
 	return nil
 }

@@ -154,6 +154,16 @@ func (q *request) readForm() error {
 	return nil
 }
 
+// digestIn reads the text of a digest, which people may have changed. Its error is that of the
+// management API for the parameter or the member of this name.
+func digestIn(name, text string) (oci.Digest, error) {
+	d, err := oci.ParseDigest(text)
+	if err != nil {
+		err = &apiError{status: http.StatusBadRequest, message: name + ": " + err.Error()}
+	}
+	return d, err
+}
+
 // repository returns the value of the variable {repository}.
 func (q *request) repository() string { return q.values["repository"] }
 

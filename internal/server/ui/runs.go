@@ -2,7 +2,6 @@ package ui
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -34,11 +33,9 @@ func (q *request) chooseNamespace(err error) (scopedList, error) {
 	if !hidden(err) || q.account() == "" && !q.open() {
 		return s, err
 	}
-	var list struct {
-		Namespaces []struct{ Name string } `json:"namespaces"`
-	}
-	if err := q.get("/organization", url.Values{"limit": {"100"}}, &list); err != nil && !hidden(err) {
-		return s, err
+	list, failed := run(q, api.ListNamespaces, api.NamespaceQuery{Limit: 100})
+	if failed != nil && !hidden(failed) {
+		return s, failed
 	}
 	for _, n := range list.Namespaces {
 		s.Choices = append(s.Choices, n.Name)

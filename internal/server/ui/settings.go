@@ -133,15 +133,15 @@ func (q *request) showSettings(status int, n *notice) error {
 func (q *request) readSettings(d *settingsData) error {
 	p := d.Place
 	if p.IsNamespace() {
-		if err := q.get(p.api(""), url.Values{"size_links": {"1"}}, nil); err != nil {
+		if _, err := run(q, api.GetNamespace, api.NamespaceSizes{InNamespace: api.InNamespace{Namespace: p.namespace}, SizeLinks: api.SizeLinks{Links: 1}}); err != nil {
 			return err
 		}
 		if err := q.readNamespaceSettings(d); err != nil {
 			return err
 		}
 	} else {
-		var info repositoryInfo
-		if err := q.get(p.api(""), url.Values{"size_links": {"1"}}, &info); err != nil {
+		info, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(p.repository), SizeLinks: api.SizeLinks{Links: 1}})
+		if err != nil {
 			return err
 		}
 		d.Visibility = info.Visibility
@@ -189,8 +189,7 @@ func (q *request) readNamespaceSettings(d *settingsData) error {
 	case !hidden(err):
 		return err
 	}
-	var labels catalog.TagLabels
-	switch err := q.get(d.Place.api("/taglabels"), nil, &labels); {
+	switch labels, err := run(q, api.GetTagLabels, api.InNamespace{Namespace: d.Place.namespace}); {
 	case err == nil:
 		d.Labels = &labels
 	case !hidden(err):
@@ -222,7 +221,9 @@ func changeSettings(q *request) error {
 	var err error
 	switch f.Get("do") {
 	case "visibility":
-		err = q.call(http.MethodPost, p.api("/changevisibility"), map[string]string{"visibility": f.Get("visibility")}, nil)
+		in := api.VisibilityChange{InRepository: repositoryOf(p.repository)}
+		in.Body.Visibility = f.Get("visibility")
+		_, err = run(q, api.ChangeVisibility, in)
 	case "protect":
 		_, err = run(q, api.CreateProtection, api.ProtectionNew{At: p.At(), Body: api.NewProtectionRule{Pattern: f.Get("pattern")}})
 	case "unprotect":
@@ -237,7 +238,7 @@ func changeSettings(q *request) error {
 		_, err = run(q, api.SetPruneState, api.PruneStateChange{PruneNamespace: p.whole(), Body: api.PruneSetting{UsesDefaults: f.Get("defaults") == "on"}})
 	case "labels":
 		body := catalog.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
-		err = q.call(http.MethodPut, p.api("/taglabels"), body, nil)
+		_, err = run(q, api.SetTagLabels, api.TagLabelsChange{InNamespace: api.InNamespace{Namespace: p.namespace}, Body: body})
 	case "quota":
 		err = q.saveQuota(p)
 	case "delete-quota":
@@ -303,17 +304,16 @@ func (q *request) deletePlace(p place) error {
 	if strings.TrimSpace(q.form.Get("confirm")) != p.Name() {
 		return q.refusedSettings(formError("Not deleted: type the name " + clip(255, p.Name()) + " to confirm."))
 	}
-	path := p.api("")
-	if q.form.Get("override") != "" {
-		path += "?override_holds=true"
-	}
-	reply, err := q.ui.server.Call(q.Context(), http.MethodDelete, apiRoot+path, nil)
-	if err == nil && reply.Status >= http.StatusMultipleChoices {
-		err = replyError(reply)
+	var deleted api.Deleted
+	var err error
+	if override := q.form.Get("override") != ""; p.IsNamespace() {
+		deleted, err = run(q, api.DeleteNamespace, api.NamespaceDeletion{Namespace: p.namespace, Override: override})
+	} else {
+		deleted, err = run(q, api.DeleteRepository, api.RepositoryDeletion{InRepository: repositoryOf(p.repository), Override: override})
 	}
 	if err != nil {
 		return q.refusedSettings(err)
 	}
-	to := url.Values{"namespace": {p.namespace}, "deleted": {reply.Header.Get("Purser-Trash-Id")}}
+	to := url.Values{"namespace": {p.namespace}, "deleted": {deleted.Trash}}
 	return q.redirect("/ui/trash?" + to.Encode())
 }

@@ -6,52 +6,13 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/diskspace"
 )
 
 func (u *UI) addSystem() { u.add("/ui/system", showSystem, confirmClock) }
 
-// partHealth is the state of a service that the registry depends on.
-type partHealth struct {
-	Kind    string `json:"kind"`
-	OK      bool   `json:"ok"`
-	Version string `json:"version"`
-	Error   string `json:"error"`
-}
-
-// systemState is what the registry says about itself.
-type systemState struct {
-	Version    string     `json:"version"`
-	GoVersion  string     `json:"go_version"`
-	Replica    string     `json:"replica"`
-	StartedAt  time.Time  `json:"started_at"`
-	Uptime     int64      `json:"uptime_seconds"`
-	Database   partHealth `json:"database"`
-	Storage    partHealth `json:"storage"`
-	Migrations struct {
-		Applied int    `json:"applied"`
-		Pending int    `json:"pending"`
-		Last    string `json:"last"`
-	} `json:"migrations"`
-	Disks    []diskState `json:"disks"`
-	Replicas []struct {
-		ID      string    `json:"id"`
-		Name    string    `json:"name"`
-		Started time.Time `json:"started_at"`
-		Seen    time.Time `json:"seen_at"`
-	} `json:"replicas"`
-	Settings []setting `json:"configuration"`
-}
-
 // diskState is what a disk has free, and when it will be full.
-type diskState struct {
-	Of      string     `json:"of"`
-	Path    string     `json:"path"`
-	Size    int64      `json:"size_bytes"`
-	Free    int64      `json:"free_bytes"`
-	Reserve int64      `json:"reserve_bytes"`
-	PerDay  *int64     `json:"used_per_day_bytes"`
-	FullAt  *time.Time `json:"full_at"`
-}
+type diskState struct{ diskspace.Disk }
 
 // Refuses says that pushes are refused, since the disk has less left than they leave free.
 func (d diskState) Refuses() bool { return d.Free < d.Reserve }
@@ -63,10 +24,10 @@ func (d diskState) Forecast() string {
 		return "when it will be full is known after a day"
 	case *d.PerDay <= 0:
 		return "it hasn’t filled in the last seven days"
-	case d.FullAt == nil:
+	case d.Full == nil:
 		return fmt.Sprintf("it fills by %s a day, and lasts for more than a year", formatBytes(*d.PerDay))
 	}
-	return fmt.Sprintf("it fills by %s a day, and is full in %s", formatBytes(*d.PerDay), unit(time.Until(*d.FullAt)))
+	return fmt.Sprintf("it fills by %s a day, and is full in %s", formatBytes(*d.PerDay), unit(time.Until(*d.Full)))
 }
 
 // fullSoon is the time before a disk is full from which it needs attention.
@@ -77,18 +38,14 @@ func (d diskState) concern() (c concern, is bool) {
 	switch {
 	case d.Refuses():
 		return concern{"bad", fmt.Sprintf("The disk of the %s is full: %s are free, so pushes are refused.", d.Of, formatBytes(d.Free)), "/ui/system#disks", "Disks"}, true
-	case d.FullAt != nil && time.Until(*d.FullAt) < fullSoon:
+	case d.Full != nil && time.Until(*d.Full) < fullSoon:
 		return concern{"warn", fmt.Sprintf("The disk of the %s has %s free: %s.", d.Of, formatBytes(d.Free), d.Forecast()), "/ui/system#disks", "Disks"}, true
 	}
 	return c, false
 }
 
 // setting is a setting in force.
-type setting struct {
-	Name   string `json:"name"`
-	Value  string `json:"value"`
-	Source string `json:"source"`
-}
+type setting struct{ api.Setting }
 
 // Default says that nobody gave the setting a value.
 func (s setting) Default() bool { return strings.HasPrefix(s.Source, "default") }
@@ -99,10 +56,7 @@ func (s setting) Group() string {
 	return s.Name[:max(i, 0)]
 }
 
-func (q *request) system() (s systemState, err error) {
-	err = q.get("/system", nil, &s)
-	return s, err
-}
+func (q *request) system() (api.SystemState, error) { return run(q, api.GetSystem, struct{}{}) }
 
 func (q *request) clock() (api.Clock, error) { return run(q, api.GetClock, struct{}{}) }
 
@@ -134,7 +88,8 @@ func (q *request) showSystem(n *notice) error {
 	given, text := q.query("set") == "given", strings.ToLower(q.query("q"))
 	var list []setting
 	set := 0
-	for _, each := range s.Settings {
+	for _, one := range s.Settings {
+		each := setting{one}
 		if !each.Default() {
 			set++
 		}
@@ -142,16 +97,21 @@ func (q *request) showSystem(n *notice) error {
 			list = append(list, each)
 		}
 	}
+	disks := make([]diskState, len(s.Disks))
+	for i, d := range s.Disks {
+		disks[i] = diskState{d}
+	}
 	return q.show("system", page{
 		Title: "System", Section: "system", Notice: n, Lead: "The replica that answered, and what all replicas share.",
 		Data: struct {
-			System      systemState
+			System      api.SystemState
+			Disks       []diskState
 			Clock       api.Clock
 			Settings    []setting
 			Others, Set int
 			Given       bool
 			Query       string
-		}{s, clocks, list, len(s.Settings) - set, set, given, q.query("q")},
+		}{s, disks, clocks, list, len(s.Settings) - set, set, given, q.query("q")},
 		Same: []same{command("purser config show"), command("purser migrate status"), command("purser clock show"), call("GET", "/system"), call("GET", "/clock")},
 	})
 }

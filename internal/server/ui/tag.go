@@ -3,19 +3,21 @@ package ui
 import (
 	"net/http"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 )
 
 // tagPath is the page of a tag, to which its forms are sent too.
 const tagPath = "/ui/repositories/{repository}/-/tags/{tag}"
 
+// tagItem is a tag as inputs of the management API name it.
+func tagItem(repository, tag string) api.TagItem {
+	return api.TagItem{InRepository: repositoryOf(repository), Tag: tag}
+}
+
 // tagInfo is what the registry says about one tag.
 type tagInfo struct {
-	tagRow
-	CreatedAt   time.Time `json:"created_at"`
-	EndTS       int64     `json:"end_ts"`
-	IsProtected bool      `json:"is_protected"`
-	ProtectedBy string    `json:"protected_by"`
-
+	api.ListedTag
 	Kind, Pulls string
 	Expires     time.Time
 }
@@ -33,12 +35,13 @@ func (q *request) showTag(n *notice) error {
 		MayDelete          bool
 		Plot               *plot // of pulls, nil if there is nothing to show
 	}{Repository: repository, Action: link(tagPath, repository, name), MayDelete: q.mayDelete(place{repository: repository})}
-	var err error
-	missing := q.get(apiPath("/repository/%s/tag/%s", repository, name), nil, &d.Tag)
+	found, missing := run(q, api.GetTag, tagItem(repository, name))
 	if missing != nil && statusOf(missing) != http.StatusNotFound {
 		return missing
 	}
-	if t := d.Tag; t != nil {
+	if missing == nil {
+		t := &tagInfo{ListedTag: found}
+		d.Tag = t
 		t.Kind = clip(100, kindOf(t.MediaType, t.ArtifactType))
 		if t.Pulls = "0 pulls"; t.PullDisplay != nil {
 			t.Pulls = *t.PullDisplay + " pulls"
@@ -49,12 +52,13 @@ func (q *request) showTag(n *notice) error {
 		if t.EndTS > 0 {
 			t.Expires = time.Unix(t.EndTS, 0)
 		}
-		d.Clients = q.clients(pullOf(repository, t.tagRow))
-		if d.Plot, err = q.pullPlot(apiPath("/repository/%s/tag/%s", repository, name)); err != nil {
+		d.Clients = q.clients(pullOf(repository, found))
+		var err error
+		if d.Plot, err = pullPlot(q, api.GetTagHistory, api.TagHistory{TagItem: tagItem(repository, name), HistoryDays: lastDays}); err != nil {
 			return err
 		}
 	}
-	history, next, err := q.history(repository, 25, "specificTag", name)
+	history, next, err := q.history(api.TagQuery{InRepository: repositoryOf(repository), Specific: name, Limit: 25})
 	switch {
 	case err != nil && !hidden(err):
 		return err
@@ -64,7 +68,7 @@ func (q *request) showTag(n *notice) error {
 	d.History = historyList{Repository: repository, Rows: history}
 	for i := range history {
 		history[i].Action = d.Action
-		if d.Tag != nil && history[i].Digest == d.Tag.Digest {
+		if d.Tag != nil && history[i].ManifestDigest == found.ManifestDigest {
 			history[i].MayRestore = false
 		}
 	}
@@ -94,7 +98,7 @@ func changeTag(q *request) error {
 	}
 	before, err := q.digestOf(repository, name)
 	if err == nil {
-		err = q.call(http.MethodDelete, apiPath("/repository/%s/tag/%s", repository, name), nil, nil)
+		_, err = run(q, api.DeleteTag, api.TagDeletion{TagItem: tagItem(repository, name)})
 	}
 	if err != nil {
 		if statusOf(err) == 0 {
@@ -111,20 +115,21 @@ func changeTag(q *request) error {
 
 // digestOf returns the digest of the manifest to which a tag points, "" if there is no such tag.
 func (q *request) digestOf(repository, tag string) (string, error) {
-	var t tagRow
-	err := q.get(apiPath("/repository/%s/tag/%s", repository, tag), nil, &t)
+	t, err := run(q, api.GetTag, tagItem(repository, tag))
 	if statusOf(err) == http.StatusNotFound {
 		err = nil
 	}
-	return t.Digest, err
+	return t.ManifestDigest.String(), err
 }
 
 // restoreTag points a tag to a manifest that it had before, and returns what the page says of it.
 func (q *request) restoreTag(repository, tag, digest string) *notice {
 	before, err := q.digestOf(repository, tag)
 	if err == nil {
-		body := map[string]string{"manifest_digest": digest}
-		err = q.call(http.MethodPost, apiPath("/repository/%s/tag/%s/restore", repository, tag), body, nil)
+		in := api.TagRestoration{TagItem: tagItem(repository, tag)}
+		if in.Body.ManifestDigest, err = digestIn("body.manifest_digest", digest); err == nil {
+			_, err = run(q, api.RestoreTag, in)
+		}
 	}
 	if err != nil {
 		_, text := messageOf(q.Context(), err)

@@ -3,8 +3,8 @@ package ui
 import (
 	"errors"
 	"net/http"
-	"net/url"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
@@ -26,7 +26,7 @@ func showTrash(q *request) error {
 		var t catalog.Trashed
 		err := error(nil)
 		if id != "" {
-			err = q.get(apiPath("/trash/%s", id), nil, &t)
+			t, err = run(q, api.GetTrash, api.TrashItem{ID: id})
 		}
 		switch {
 		case err != nil && !hidden(err):
@@ -47,18 +47,8 @@ func showTrash(q *request) error {
 }
 
 func (q *request) showTrash(status int, namespace string, n *notice) error {
-	query := url.Values{"limit": {"100"}}
-	if namespace != "" {
-		query.Set("namespace", namespace)
-	}
-	if page := q.query("page"); page != "" {
-		query.Set("cursor", page)
-	}
-	var list struct {
-		Items []catalog.Trashed `json:"items"`
-		Next  string            `json:"next"`
-	}
-	frame, err := q.chooseNamespace(q.get("/trash", query, &list))
+	list, err := run(q, api.ListTrash, api.TrashQuery{Namespace: namespace, Cursor: q.query("page")})
+	frame, err := q.chooseNamespace(err)
 	if err != nil {
 		return err
 	}
@@ -77,15 +67,11 @@ func changeTrash(q *request) error {
 	n := &notice{}
 	switch q.form.Get("do") {
 	case "restore":
-		var restored struct{ Name string }
-		body := make(map[string]string)
-		if as := q.form.Get("as"); as != "" {
-			body["as"] = as
-		}
-		err = q.call(http.MethodPost, apiPath("/trash/%s/restore", id), body, &restored)
+		var restored api.RestoredTrash
+		restored, err = run(q, api.RestoreTrash, api.TrashRestoration{TrashItem: api.TrashItem{ID: id}, Body: api.RestoreForm{As: q.form.Get("as")}})
 		n.Text = clip(255, restored.Name) + " is back, with its tags, policies and rights."
 	case "purge":
-		err = q.call(http.MethodPost, apiPath("/trash/%s/purge", id), nil, nil)
+		_, err = run(q, api.PurgeTrash, api.TrashItem{ID: id})
 		n.Text = "It is deleted for good."
 	default:
 		err = formError("The form doesn't say what to do.")

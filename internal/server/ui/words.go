@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // room is how many bytes of HTML remain for text from clients on a page. Whoever pushes an image
@@ -129,6 +131,15 @@ func phrases(repository, sentence string, missing []string) (list []phrase) {
 		at = found[1]
 	}
 	return append(list, phrase{Text: sentence[at:]})
+}
+
+// textsOf returns digests as text.
+func textsOf(digests []oci.Digest) []string {
+	list := make([]string, len(digests))
+	for i, d := range digests {
+		list[i] = d.String()
+	}
+	return list
 }
 
 // lenient decodes a member of hostile JSON. What has another type stays empty.

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"net/url"
 	"strings"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
@@ -14,7 +13,8 @@ import (
 
 const (
 	// completionMost limits how many completions a shell gets.
-	completionMost = "100"
+	completionMost  = "100"
+	mostCompletions = 100 // the same in inputs of operations
 )
 
 // completer returns those possible values of a command's argument that begin with `word`.
@@ -89,25 +89,23 @@ func completeArgument(src *command.Source, cmd *cobra.Command, of []completer, a
 }
 
 func namespaces(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
-	var page struct {
-		Namespaces []struct{ Name string } `json:"namespaces"`
+	page, err := api.ListNamespaces.Call(ctx, c, api.NamespaceQuery{NameFilter: api.NameFilter{Prefix: word}, Limit: mostCompletions})
+	if err != nil {
+		return nil, false
 	}
-	if c.Get(ctx, api.Path("organization"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
-		for _, n := range page.Namespaces {
-			list = append(list, n.Name)
-		}
+	for _, n := range page.Namespaces {
+		list = append(list, n.Name)
 	}
 	return list, false
 }
 
 func repositoryNames(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
-	var page struct {
-		Repositories []repositoryView `json:"repositories"`
+	page, err := api.ListRepositories.Call(ctx, c, api.RepositoryQuery{NameFilter: api.NameFilter{Prefix: word}, Limit: mostCompletions})
+	if err != nil {
+		return nil, false
 	}
-	if c.Get(ctx, api.Path("repository"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
-		for _, r := range page.Repositories {
-			list = append(list, r.Repository)
-		}
+	for _, r := range page.Repositories {
+		list = append(list, r.Repository)
 	}
 	return list, false
 }
@@ -126,11 +124,9 @@ func targets(ctx context.Context, c *api.Client, args []string, word string) (li
 	return list, false
 }
 
-func tagPage(ctx context.Context, c *api.Client, repository, prefix string) []tagView {
-	var page struct {
-		Tags []tagView `json:"tags"`
-	}
-	if c.Get(ctx, api.Path("repository", repository, "tag"), url.Values{"prefix": {prefix}, "limit": {completionMost}}, &page) != nil {
+func tagPage(ctx context.Context, c *api.Client, repository, prefix string) []api.ListedTag {
+	page, err := api.ListTags.Call(ctx, c, api.TagQuery{InRepository: api.InRepository{Repository: repository}, NameFilter: api.NameFilter{Prefix: prefix}, Limit: mostCompletions})
+	if err != nil {
 		return nil
 	}
 	return page.Tags
@@ -158,8 +154,8 @@ func tags(ctx context.Context, c *api.Client, args []string, word string) (list 
 func digests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, _, _ := strings.Cut(args[0], ":")
 	for _, t := range tagPage(ctx, c, repository, "") {
-		if strings.HasPrefix(t.Digest, word) {
-			list = append(list, cobra.CompletionWithDesc(t.Digest, t.Name))
+		if d := t.ManifestDigest.String(); strings.HasPrefix(d, word) {
+			list = append(list, cobra.CompletionWithDesc(d, t.Name))
 		}
 	}
 	return list, false

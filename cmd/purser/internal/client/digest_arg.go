@@ -2,13 +2,13 @@ package client
 
 import (
 	"context"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // abbreviated is how lists and the audit log show a digest.
@@ -20,47 +20,37 @@ const digestTags = 10_000
 // wholeDigest returns the argument DIGEST of a command about a tag. It may be abbreviated, as "tag list"
 // and "audit list" show it, if only one manifest is meant: of those to which a tag of the repository
 // points, or, with `earlier`, those to which this tag points or pointed.
-func wholeDigest(ctx context.Context, c *api.Client, repository, tag, text string, earlier bool) (string, error) {
+func wholeDigest(ctx context.Context, c *api.Client, of api.TagItem, text string, earlier bool) (oci.Digest, error) {
 	err := checkArg("DIGEST", text, checkDigest)
-	if err == nil || !abbreviated.MatchString(text) {
-		return text, err
+	if err == nil {
+		return oci.ParseDigest(text)
+	}
+	if !abbreviated.MatchString(text) {
+		return oci.Digest{}, err
 	}
 	begin := strings.TrimSuffix(text, "…")
-	tags, more, err := api.Collect(digestTags, func(cursor string, n int) ([]tagView, string, error) {
-		var page struct {
-			Tags     []tagView `json:"tags"`
-			NextPage string    `json:"next_page"`
-		}
-		q := (&nameFlags{}).query(cursor, n)
-		if earlier {
-			q = withTag(q, tag)
-		}
-		err := c.Get(ctx, api.Path("repository", repository, "tag"), q, &page)
-		return page.Tags, page.NextPage, err
-	})
-	if err != nil {
-		return "", err
+	in := api.TagQuery{InRepository: of.InRepository}
+	if earlier { // the earlier states of the tag, too
+		in.Specific, in.OnlyActive = of.Tag, api.Some(false)
 	}
-	var found []string
+	tags, more, err := api.List(ctx, c, api.ListTags, in, digestTags)
+	if err != nil {
+		return oci.Digest{}, err
+	}
+	var found []oci.Digest
+	var names []string
 	for _, t := range tags {
-		if strings.HasPrefix(t.Digest, begin) && !slices.Contains(found, t.Digest) {
-			found = append(found, t.Digest)
+		if d := t.ManifestDigest; strings.HasPrefix(d.String(), begin) && !slices.Contains(found, d) {
+			found, names = append(found, d), append(names, d.String())
 		}
 	}
 	switch {
 	case len(found) == 1 && !more:
 		return found[0], nil
 	case len(found) > 1:
-		return "", command.Usagef("DIGEST: several begin with %s: %s", begin, strings.Join(found, ", "))
+		return oci.Digest{}, command.Usagef("DIGEST: several begin with %s: %s", begin, strings.Join(names, ", "))
 	case earlier:
-		return "", command.Usagef("DIGEST: %s:%s never pointed to a manifest whose digest begins with %s: give the whole digest", repository, tag, begin)
+		return oci.Digest{}, command.Usagef("DIGEST: %s:%s never pointed to a manifest whose digest begins with %s: give the whole digest", of.Repository, of.Tag, begin)
 	}
-	return "", command.Usagef("DIGEST: it isn't known which manifest of %s has a digest that begins with %s: give the whole digest", repository, begin)
-}
-
-// withTag lets a list of tags have the earlier states of one tag, too.
-func withTag(q url.Values, tag string) url.Values {
-	q.Set("specificTag", tag)
-	q.Set("onlyActiveTags", "false")
-	return q
+	return oci.Digest{}, command.Usagef("DIGEST: it isn't known which manifest of %s has a digest that begins with %s: give the whole digest", of.Repository, begin)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
@@ -21,21 +20,13 @@ func namespaceCommand(src *command.Source) *cobra.Command {
 		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src), namespaceLabelsCommand(src)))
 }
 
-// nameFlags are the flags --prefix and --contains, which restrict a list to names with this
+// addNameFlags adds the flags --prefix and --contains, which restrict a list to names with this
 // beginning or this part.
-type nameFlags struct{ prefix, contains string }
-
-func addNameFlags(cmd *cobra.Command) *nameFlags {
-	f := new(nameFlags)
-	cmd.Flags().StringVar(&f.prefix, "prefix", "", "only names that begin with `TEXT`")
-	cmd.Flags().StringVar(&f.contains, "contains", "", "only names that hold `TEXT`")
+func addNameFlags(cmd *cobra.Command) *api.NameFilter {
+	f := new(api.NameFilter)
+	cmd.Flags().StringVar(&f.Prefix, "prefix", "", "only names that begin with `TEXT`")
+	cmd.Flags().StringVar(&f.Contains, "contains", "", "only names that hold `TEXT`")
 	return f
-}
-
-// query returns the query parameters for one page of the list: at most `n` names after
-// `cursor`.
-func (f *nameFlags) query(cursor string, n int) url.Values {
-	return parameters("prefix", f.prefix, "contains", f.contains, "next_page", cursor, "limit", strconv.Itoa(n))
 }
 
 // parameters returns query parameters from pairs of name and value. It leaves out pairs
@@ -54,14 +45,7 @@ func namespaceListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
 	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]catalog.NamespaceInfo, string, error) {
-			var page struct {
-				Namespaces []catalog.NamespaceInfo `json:"namespaces"`
-				NextPage   string                  `json:"next_page"`
-			}
-			err := c.Get(cmd.Context(), api.Path("organization"), names.query(cursor, n), &page)
-			return page.Namespaces, page.NextPage, err
-		})
+		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names}, *limit)
 		if err != nil {
 			return err
 		}
@@ -98,14 +82,20 @@ func sizes(s catalog.Size) (all, own string) {
 	return all, own
 }
 
+// namespace is the input that asks for a namespace.
+func namespace(name string) api.NamespaceSizes {
+	return api.NamespaceSizes{InNamespace: api.InNamespace{Namespace: name}}
+}
+
 func namespaceShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAMESPACE", Short: "Show how much a namespace holds", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var d catalog.NamespaceDetails
-		if err := c.Get(cmd.Context(), api.Path("organization", args[0]), nil, &d); err != nil {
+		found, err := api.GetNamespace.Call(cmd.Context(), c, namespace(args[0]))
+		if err != nil {
 			return err
 		}
+		d := found.NamespaceDetails
 		return format.Print(cmd.OutOrStdout(), d, func(w io.Writer) error {
 			all, own := sizes(d.Size)
 			return fields(w, "namespace", d.Name, "created", clock(&d.CreatedAt),
@@ -119,7 +109,7 @@ func namespaceCreateCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create NAMESPACE", Short: "Create a namespace before the first push to it", Args: cobra.ExactArgs(1),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			if err := c.Post(cmd.Context(), api.Path("organization"), map[string]string{"name": args[0]}, nil); err != nil {
+			if _, err := api.CreateNamespace.Call(cmd.Context(), c, api.NamespaceNew{Body: api.NewNamespace{Name: args[0]}}); err != nil {
 				return err
 			}
 			return say(cmd, "Created namespace %s.\n", args[0])
@@ -140,18 +130,18 @@ func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 	yes, holds := command.AddYes(cmd), addOverrideHolds(cmd)
 	purge, fate := addPurge(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path := api.Path("organization", args[0])
-		var d catalog.NamespaceDetails
+		var d api.NamespaceDetails
+		var err error
 		if !*yes { // the question says what would be deleted
-			if err := c.Get(cmd.Context(), path, nil, &d); err != nil {
+			if d, err = api.GetNamespace.Call(cmd.Context(), c, namespace(args[0])); err != nil {
 				return err
 			}
 		}
-		err := command.Confirm(cmd, *yes, "Delete namespace %s with %s? %s", args[0], counted(d.Repositories, "repository", "repositories"), fate())
+		err = command.Confirm(cmd, *yes, "Delete namespace %s with %s? %s", args[0], counted(d.Repositories, "repository", "repositories"), fate())
 		if err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, purge(holds())); err != nil {
+		if _, err := api.DeleteNamespace.Call(cmd.Context(), c, api.NamespaceDeletion{Namespace: args[0], Override: *holds, Purge: *purge}); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted namespace %s.\n", args[0])

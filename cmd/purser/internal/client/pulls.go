@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -83,11 +81,11 @@ func pullsStatusCommand(src *command.Source) *cobra.Command {
 	}
 	f := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		var v pullsView
-		if err := c.Get(cmd.Context(), api.Path("pull_statistics"), nil, &v); err != nil {
+		state, err := api.GetPullState.Call(cmd.Context(), c, struct{}{})
+		if err != nil {
 			return err
 		}
-		return v.show(cmd, *f)
+		return pullsView(state).show(cmd, *f)
 	})
 	return cmd
 }
@@ -100,11 +98,11 @@ func pullsFlushCommand(src *command.Source) *cobra.Command {
 	}
 	f := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		var v pullsView
-		if err := c.Post(cmd.Context(), api.Path("pull_statistics", "flush"), nil, &v); err != nil {
+		state, err := api.FlushPulls.Call(cmd.Context(), c, struct{}{})
+		if err != nil {
 			return err
 		}
-		return v.show(cmd, *f)
+		return pullsView(state).show(cmd, *f)
 	})
 	return cmd
 }
@@ -122,13 +120,14 @@ func pullsResetCommand(src *command.Source) *cobra.Command {
 			if err := command.Confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
 				return err
 			}
-			return c.Do(cmd.Context(), http.MethodPost, api.Path("pull_statistics", "reset"), url.Values{"redis": {"true"}}, nil, nil)
+			_, err := api.ResetPullCounts.Call(cmd.Context(), c, api.PullsReset{Redis: true})
+			return err
 		}
 		if err := command.Confirm(cmd, *yes, "Put the pulls in the audit log in a new order?"); err != nil {
 			return err
 		}
-		var done struct{ Unread int64 }
-		if err := c.Post(cmd.Context(), api.Path("pull_statistics", "reset"), nil, &done); err != nil {
+		done, err := api.ResetPullCounts.Call(cmd.Context(), c, api.PullsReset{})
+		if err != nil {
 			return err
 		}
 		return say(cmd, "Pulls to be counted: %s.\n", humanize.Comma(done.Unread))

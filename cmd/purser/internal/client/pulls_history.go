@@ -1,41 +1,47 @@
 package client
 
 import (
+	"context"
 	"io"
-	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/oci"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
 
 // addDays adds the flag --days. Its value becomes the query parameter of the same name.
-func addDays(cmd *cobra.Command) *int {
-	days := 30
-	cmd.Flags().Var(command.Number(&days, 1, 3660), "days", "the last `N` days, today included")
-	return &days
+func addDays(cmd *cobra.Command) *api.HistoryDays {
+	days := &api.HistoryDays{Days: 30}
+	cmd.Flags().Var(command.Number(&days.Days, 1, 3660), "days", "the last `N` days, today included")
+	return days
 }
 
-// historyPath returns the API's path of the history of a namespace, REPOSITORY,
-// REPOSITORY:TAG or REPOSITORY@DIGEST; without an argument, of the registry.
-func historyPath(args []string) string {
+// history asks for the history of a namespace, REPOSITORY, REPOSITORY:TAG or REPOSITORY@DIGEST;
+// without an argument, of the registry.
+func history(ctx context.Context, c *api.Client, args []string, days api.HistoryDays) (api.PullHistory, error) {
 	if len(args) == 0 {
-		return api.Path("pull_statistics", "history")
+		return api.GetHistory.Call(ctx, c, days)
 	}
 	if repository, digest, ok := strings.Cut(args[0], "@"); ok {
-		return api.Path("repository", repository, "manifest", digest, "pull_statistics", "history")
+		d, err := oci.ParseDigest(digest)
+		if err != nil {
+			return api.PullHistory{}, command.Usagef("%w", err)
+		}
+		in := api.ManifestItem{InRepository: api.InRepository{Repository: repository}, Digest: d}
+		return api.GetManifestHistory.Call(ctx, c, api.ManifestHistory{ManifestItem: in, HistoryDays: days})
 	}
 	if repository, tag, ok := strings.Cut(args[0], ":"); ok {
-		return api.Path("repository", repository, "tag", tag, "pull_statistics", "history")
+		in := api.TagItem{InRepository: api.InRepository{Repository: repository}, Tag: tag}
+		return api.GetTagHistory.Call(ctx, c, api.TagHistory{TagItem: in, HistoryDays: days})
 	}
 	if strings.Contains(args[0], "/") {
-		return api.Path("repository", args[0], "pull_statistics", "history")
+		return api.GetRepositoryHistory.Call(ctx, c, api.RepositoryHistory{InRepository: api.InRepository{Repository: args[0]}, HistoryDays: days})
 	}
-	return api.Path("organization", args[0], "pull_statistics", "history")
+	return api.GetNamespaceHistory.Call(ctx, c, api.NamespaceHistory{InNamespace: api.InNamespace{Namespace: args[0]}, HistoryDays: days})
 }
 
 func pullsHistoryCommand(src *command.Source) *cobra.Command {
@@ -46,8 +52,8 @@ func pullsHistoryCommand(src *command.Source) *cobra.Command {
 	}
 	f, days := command.AddFormat(cmd), addDays(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var h api.PullHistory
-		if err := c.Get(cmd.Context(), historyPath(args), url.Values{"days": {strconv.Itoa(*days)}}, &h); err != nil {
+		h, err := history(cmd.Context(), c, args, *days)
+		if err != nil {
 			return err
 		}
 		return f.Print(cmd.OutOrStdout(), h, func(w io.Writer) error {
@@ -67,13 +73,12 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 		Long: "List the repositories that were pulled most, of a namespace or all, or the tags of a repository.",
 	}
 	f, days := command.AddFormat(cmd), addDays(cmd)
-	limit := 10
-	cmd.Flags().Var(command.Number(&limit, 1, 1000), "limit", "list at most `N`")
+	limit := api.TopLimit{Limit: 10}
+	cmd.Flags().Var(command.Number(&limit.Limit, 1, 1000), "limit", "list at most `N`")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		q := url.Values{"days": {strconv.Itoa(*days)}, "limit": {strconv.Itoa(limit)}}
 		if len(args) > 0 && strings.Contains(args[0], "/") {
-			var top api.TopTags
-			if err := c.Get(cmd.Context(), api.Path("repository", args[0], "pull_statistics", "top"), q, &top); err != nil {
+			top, err := api.ListTopTags.Call(cmd.Context(), c, api.TopTagsQuery{InRepository: api.InRepository{Repository: args[0]}, HistoryDays: *days, TopLimit: limit})
+			if err != nil {
 				return err
 			}
 			return f.Print(cmd.OutOrStdout(), top, func(w io.Writer) error {
@@ -84,11 +89,12 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 				return table(w, []string{"TAG", "PULLS"}, rows, false)
 			})
 		}
+		in := api.TopRepositoriesQuery{HistoryDays: *days, TopLimit: limit}
 		if len(args) > 0 {
-			q.Set("namespace", args[0])
+			in.Namespace = args[0]
 		}
-		var top api.TopRepositories
-		if err := c.Get(cmd.Context(), api.Path("pull_statistics", "top"), q, &top); err != nil {
+		top, err := api.ListTopRepositories.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
 		return f.Print(cmd.OutOrStdout(), top, func(w io.Writer) error {
@@ -111,13 +117,13 @@ func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 	}
 	f, days, limit := command.AddFormat(cmd), addDays(cmd), addLimit(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, _ int) ([]string, string, error) {
-			q := url.Values{"days": {strconv.Itoa(*days)}, "next_page": {cursor}}
-			if len(args) > 0 {
-				q.Set("namespace", args[0])
-			}
-			var page api.UnpulledRepositories
-			err := c.Get(cmd.Context(), api.Path("pull_statistics", "unpulled"), q, &page)
+		in := api.UnpulledQuery{HistoryDays: *days}
+		if len(args) > 0 {
+			in.Namespace = args[0]
+		}
+		list, more, err := api.Collect(*limit, func(cursor string, _ int) ([]string, string, error) { // a page examines as many as the registry says
+			in.NextPage = cursor
+			page, err := api.ListUnpulled.Call(cmd.Context(), c, in)
 			return page.Repositories, page.NextPage, err
 		})
 		if err != nil {

@@ -2,7 +2,6 @@ package client
 
 import (
 	"io"
-	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
@@ -18,20 +17,8 @@ func repoCommand(src *command.Source) *cobra.Command {
 		repoListCommand(src), repoShowCommand(src), repoCreateCommand(src), repoDeleteCommand(src), repoVisibilityCommand(src)))
 }
 
-// repositoryView is a repository of a list, in the API's format.
-type repositoryView struct {
-	Repository string        `json:"repository"`
-	CreatedAt  time.Time     `json:"created_at"`
-	PushedAt   *time.Time    `json:"pushed_at"`
-	Tags       catalog.Count `json:"tags"`
-	// The members below are there with --statistics.
-	Size         *catalog.Size    `json:"size,omitempty"`
-	LastPulledAt *time.Time       `json:"last_pulled_at,omitempty"`
-	RecentPulls  *api.RecentPulls `json:"recent_pulls,omitempty"`
-}
-
-// statistics returns the columns of --statistics. What the registry doesn't know is "".
-func (r repositoryView) statistics() []string {
+// statisticsOf returns the columns of --statistics. What the registry doesn't know is "".
+func statisticsOf(r api.RepositoryStatistics) []string {
 	var size, count string
 	if r.Size != nil {
 		size = command.Size(r.Size.Bytes)
@@ -52,22 +39,11 @@ func repoListCommand(src *command.Source) *cobra.Command {
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
 	statistics := cmd.Flags().Bool("statistics", false, "show size, last pull and the pulls of 30 days too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
-			var page struct {
-				Repositories []repositoryView `json:"repositories"`
-				NextPage     string           `json:"next_page"`
-			}
-			q := names.query(cursor, n)
-			q.Set("sort", sort)
-			if *statistics {
-				q.Set("statistics", "true")
-			}
-			if len(args) > 0 {
-				q.Set("namespace", args[0])
-			}
-			err := c.Get(cmd.Context(), api.Path("repository"), q, &page)
-			return page.Repositories, page.NextPage, err
-		})
+		in := api.RepositoryQuery{NameFilter: *names, Sort: sort, Statistics: *statistics}
+		if len(args) > 0 {
+			in.Namespace = args[0]
+		}
+		list, more, err := api.List(cmd.Context(), c, api.ListRepositories, in, *limit)
 		if err != nil {
 			return err
 		}
@@ -80,7 +56,7 @@ func repoListCommand(src *command.Source) *cobra.Command {
 			for i, r := range list {
 				rows[i] = []string{r.Repository, atLeast(r.Tags), since(r.PushedAt), clock(&r.CreatedAt)}
 				if *statistics {
-					rows[i] = append(rows[i], r.statistics()...)
+					rows[i] = append(rows[i], statisticsOf(r.RepositoryStatistics)...)
 				}
 			}
 			return table(w, head, rows, more)
@@ -89,14 +65,9 @@ func repoListCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// repositoryDetails is a single repository in the API's format.
-type repositoryDetails struct {
-	Repository string       `json:"repository"`
-	CreatedAt  time.Time    `json:"created_at"`
-	PushedAt   *time.Time   `json:"pushed_at"`
-	Tags       int64        `json:"tags_count"`
-	Manifests  int64        `json:"manifests_count"`
-	Size       catalog.Size `json:"size"`
+// repository is the input that asks for a repository.
+func repository(name string) api.RepositorySizes {
+	return api.RepositorySizes{InRepository: api.InRepository{Repository: name}}
 }
 
 func repoShowCommand(src *command.Source) *cobra.Command {
@@ -107,8 +78,8 @@ func repoShowCommand(src *command.Source) *cobra.Command {
 	}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var d repositoryDetails
-		if err := c.Get(cmd.Context(), api.Path("repository", args[0]), nil, &d); err != nil {
+		d, err := api.GetRepository.Call(cmd.Context(), c, repository(args[0]))
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), d, func(w io.Writer) error {
@@ -124,7 +95,7 @@ func repoCreateCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create REPOSITORY", Short: "Create a repository before the first push to it", Args: cobra.ExactArgs(1),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			if err := c.Post(cmd.Context(), api.Path("repository"), map[string]string{"repository": args[0]}, nil); err != nil {
+			if _, err := api.CreateRepository.Call(cmd.Context(), c, api.RepositoryNew{Body: api.NewRepository{Repository: args[0]}}); err != nil {
 				return err
 			}
 			return say(cmd, "Created repository %s.\n", args[0])
@@ -137,17 +108,18 @@ func repoDeleteCommand(src *command.Source) *cobra.Command {
 	yes, holds := command.AddYes(cmd), addOverrideHolds(cmd)
 	purge, fate := addPurge(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path := api.Path("repository", args[0])
-		var d repositoryDetails
+		in := repository(args[0])
+		var d api.DescribedRepository
 		if !*yes {
-			if err := c.Get(cmd.Context(), path, nil, &d); err != nil {
+			var err error
+			if d, err = api.GetRepository.Call(cmd.Context(), c, in); err != nil {
 				return err
 			}
 		}
 		if err := command.Confirm(cmd, *yes, "Delete repository %s with %s? %s", args[0], command.Count(d.Tags, "tag"), fate()); err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, purge(holds())); err != nil {
+		if _, err := api.DeleteRepository.Call(cmd.Context(), c, api.RepositoryDeletion{InRepository: in.InRepository, Override: *holds, Purge: *purge}); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted repository %s.\n", args[0])
@@ -162,8 +134,9 @@ func repoVisibilityCommand(src *command.Source) *cobra.Command {
 			if err := checkArg("public|private", args[1], checkChoice(catalog.Public, catalog.Private)); err != nil {
 				return err
 			}
-			body := map[string]string{"visibility": args[1]}
-			if err := c.Post(cmd.Context(), api.Path("repository", args[0], "changevisibility"), body, nil); err != nil {
+			in := api.VisibilityChange{InRepository: api.InRepository{Repository: args[0]}}
+			in.Body.Visibility = args[1]
+			if _, err := api.ChangeVisibility.Call(cmd.Context(), c, in); err != nil {
 				return err
 			}
 			return say(cmd, "Repository %s is %s now.\n", args[0], args[1])

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/report"
@@ -25,42 +24,33 @@ const maxTagPages = 50
 // Tag returns the states of a tag that ended after `since`, and perhaps some before that. The
 // history lists the newest first.
 func (a asked) Tag(repository, tag string, since time.Time) (states []report.State, err error) {
-	q := url.Values{"specificTag": {tag}, "onlyActiveTags": {"false"}, "limit": {"100"}}
+	in := api.TagQuery{InRepository: api.InRepository{Repository: repository}, Specific: tag, OnlyActive: api.Some(false), Limit: 100}
 	for range maxTagPages {
-		var page struct {
-			Tags []struct {
-				Digest oci.Digest `json:"manifest_digest"`
-				End    int64      `json:"end_ts"` // 0: the tag has this digest
-			} `json:"tags"`
-			Next string `json:"next_page"`
-		}
-		if err := a.client.Get(a.ctx, api.Path("repository", repository, "tag")+"/", q, &page); err != nil {
+		page, err := api.ListTags.Call(a.ctx, a.client, in)
+		if err != nil {
 			return states, refusal(err)
 		}
 		for _, t := range page.Tags {
-			s := report.State{Digest: t.Digest}
-			// An end in the future is the tag's expiration.
-			if end := time.Unix(t.End, 0); t.End != 0 && !end.After(time.Now()) {
+			s := report.State{Digest: t.ManifestDigest}
+			// An end in the future is the tag's expiration; 0: the tag has this digest.
+			if end := time.Unix(t.EndTS, 0); t.EndTS != 0 && !end.After(time.Now()) {
 				s.End = end
 			}
 			if states = append(states, s); !s.End.IsZero() && s.End.Before(since) {
 				return states, nil
 			}
 		}
-		if page.Next == "" {
+		if page.NextPage == "" {
 			return states, nil
 		}
-		q.Set("next_page", page.Next)
+		in.NextPage = page.NextPage
 	}
 	return states, &report.Refusal{Reason: fmt.Sprintf("it was moved more than %d times since then, of which only the last ones count", len(states))}
 }
 
 // Image returns the manifests whose configuration is `id`, and the manifest with this digest.
 func (a asked) Image(repository string, id oci.Digest) (digests []oci.Digest, err error) {
-	var found struct {
-		Digests []oci.Digest `json:"digests"`
-	}
-	err = a.client.Get(a.ctx, api.Path("repository", repository, "image", id.String()), nil, &found)
+	found, err := api.FindImage.Call(a.ctx, a.client, api.ImageItem{InRepository: api.InRepository{Repository: repository}, Image: id})
 	return found.Digests, refusal(err)
 }
 

@@ -1,9 +1,9 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 	"time"
 
@@ -13,30 +13,12 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
 func tagCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("tag", "Look at tags, move, delete and restore them",
 		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src), tagUndoCommand(src), tagExpireCommand(src), tagImmutableCommand(src)))
-}
-
-// tagView is a tag in the API's format.
-type tagView struct {
-	Name         string     `json:"name"`
-	Digest       string     `json:"manifest_digest"`
-	Size         int64      `json:"size"`
-	MediaType    string     `json:"media_type"`
-	ArtifactType string     `json:"artifact_type,omitempty"`
-	Platforms    []string   `json:"platforms,omitempty"`
-	CreatedAt    time.Time  `json:"created_at"`
-	PushedAt     time.Time  `json:"pushed_at"`
-	LastPulledAt *time.Time `json:"last_pulled_at"`
-	PullCount    *int64     `json:"pull_count"`
-	PullDisplay  *string    `json:"pull_count_display"`
-	EndTS        int64      `json:"end_ts,omitempty"`
-	Immutable    bool       `json:"immutable,omitempty"`
 }
 
 // pulled formats when a tag or manifest was last pulled, and how often (`n`). If no pull is
@@ -71,26 +53,16 @@ func tagListCommand(src *command.Source) *cobra.Command {
 		checkOrder("name", "pushed", "size", "last_pulled", "pull_count"))
 	textFlag(cmd, &unused, "not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w", checkAge)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
-			var page struct {
-				Tags     []tagView `json:"tags"`
-				NextPage string    `json:"next_page"`
-			}
-			q := names.query(cursor, n)
-			q.Set("sort", sort)
-			if unused != "" {
-				q.Set("not_pulled_for", unused)
-			}
-			err := c.Get(cmd.Context(), api.Path("repository", args[0], "tag"), q, &page)
-			return page.Tags, page.NextPage, err
-		})
+		list, more, err := api.List(cmd.Context(), c, api.ListTags, api.TagQuery{
+			InRepository: api.InRepository{Repository: args[0]}, NameFilter: *names, Sort: sort, NotPulled: api.Optional[string]{Value: unused, Given: unused != ""},
+		}, *limit)
 		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
-				rows[i] = []string{t.Name, short(t.Digest), command.Size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt), pulls(t.PullCount)}
+				rows[i] = []string{t.Name, short(t.ManifestDigest.String()), command.Size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt), pulls(t.PullCount)}
 			}
 			return table(w, []string{"TAG", "DIGEST", "SIZE", "PLATFORMS", "PUSHED", "LAST PULL", "PULLS"}, rows, more)
 		})
@@ -113,42 +85,29 @@ func splitTag(text string) (repository, tag string, err error) {
 	return repository, tag, nil
 }
 
-// tagPath returns the API's path of REPOSITORY:TAG.
-func tagPath(text string) (string, error) {
+// tagItem returns REPOSITORY:TAG as inputs of the API name it.
+func tagItem(text string) (api.TagItem, error) {
 	repository, tag, err := splitTag(text)
-	return api.Path("repository", repository, "tag", tag), err
-}
-
-// manifestView is a manifest in the API's format.
-type manifestView struct {
-	Config *struct {
-		MediaType string `json:"media_type"`
-		Platform  string `json:"platform"`
-		Created   string `json:"created"`
-	} `json:"config"`
-	Layers    []any         `json:"layers"`
-	Tags      []string      `json:"tags"`
-	TagCount  catalog.Count `json:"tags_count"`
-	Referrers catalog.Count `json:"referrers"`
+	return api.TagItem{InRepository: api.InRepository{Repository: repository}, Tag: tag}, err
 }
 
 func tagShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		repository, tag, err := splitTag(args[0])
+		item, err := tagItem(args[0])
 		if err != nil {
 			return err
 		}
-		var t tagView
-		if err := c.Get(cmd.Context(), api.Path("repository", repository, "tag", tag), nil, &t); err != nil {
+		t, err := api.GetTag.Call(cmd.Context(), c, item)
+		if err != nil {
 			return err
 		}
 		if *format == command.JSON {
 			return format.Print(cmd.OutOrStdout(), t, nil)
 		}
-		var m manifestView
-		if err := c.Get(cmd.Context(), api.Path("repository", repository, "manifest", t.Digest), nil, &m); err != nil {
+		m, err := api.GetManifest.Call(cmd.Context(), c, api.ManifestItem{InRepository: item.InRepository, Digest: t.ManifestDigest})
+		if err != nil {
 			return err
 		}
 		return writeTag(cmd.OutOrStdout(), t, m)
@@ -156,7 +115,7 @@ func tagShowCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-func writeTag(w io.Writer, t tagView, m manifestView) error {
+func writeTag(w io.Writer, t api.ListedTag, m api.DescribedManifest) error {
 	platform, built, layers := strings.Join(t.Platforms, ", "), "", ""
 	if m.Config != nil {
 		platform, built, layers = m.Config.Platform, builtAt(m.Config.Created), humanize.Comma(int64(len(m.Layers)))
@@ -182,7 +141,7 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 			others += " " + name
 		}
 	}
-	return fields(w, "tag", t.Name, "digest", t.Digest, "type", t.MediaType, "artifact type", t.ArtifactType,
+	return fields(w, "tag", t.Name, "digest", t.ManifestDigest.String(), "type", t.MediaType, "artifact type", t.ArtifactType,
 		"size", command.Size(t.Size), "platform", platform, "built", built, "layers", layers, "referrers", referrers,
 		"other tags", strings.TrimSpace(others), "first push", clock(&t.CreatedAt), "last push", clock(&t.PushedAt),
 		"last pull", pulled(t.LastPulledAt, t.PullCount), "expires", expires, "immutable", immutable)
@@ -204,16 +163,16 @@ func tagMoveCommand(src *command.Source) *cobra.Command {
 		Long: "Point a tag, which may be new, to a manifest of the repository. The digest may be abbreviated, as \"tag list\"\n" +
 			"shows it, if a tag points to the manifest.",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			repository, tag, err := splitTag(args[0])
+			item, err := tagItem(args[0])
 			if err != nil {
 				return err
 			}
-			digest, err := wholeDigest(cmd.Context(), c, repository, tag, args[1], false)
+			digest, err := wholeDigest(cmd.Context(), c, item, args[1], false)
 			if err != nil {
 				return err
 			}
-			path := api.Path("repository", repository, "tag", tag)
-			if err := c.Put(cmd.Context(), path, map[string]string{"manifest_digest": digest}, nil); err != nil {
+			in := api.TagChange{TagItem: item, Body: api.MovedTag{ManifestDigest: digest.String()}}
+			if _, err := api.ChangeTag.Call(cmd.Context(), c, in); err != nil {
 				return err
 			}
 			return say(cmd, "%s points to %s.\n", args[0], digest)
@@ -227,16 +186,17 @@ func tagRestoreCommand(src *command.Source) *cobra.Command {
 		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
 			"\"purser audit list\" knows which manifest it pointed to; the digest may be abbreviated as it shows it.",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			repository, tag, err := splitTag(args[0])
+			item, err := tagItem(args[0])
 			if err != nil {
 				return err
 			}
-			digest, err := wholeDigest(cmd.Context(), c, repository, tag, args[1], true)
+			in := api.TagRestoration{TagItem: item}
+			digest, err := wholeDigest(cmd.Context(), c, item, args[1], true)
 			if err != nil {
 				return err
 			}
-			path := api.Path("repository", repository, "tag", tag)
-			if err := c.Post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": digest}, nil); err != nil {
+			in.Body.ManifestDigest = digest
+			if _, err := api.RestoreTag.Call(cmd.Context(), c, in); err != nil {
 				return err
 			}
 			return say(cmd, "%s points to %s again.\n", args[0], digest)
@@ -260,24 +220,20 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 			if *override {
 				return command.Usagef("--override-protection is for tags that are named, and not for a pattern")
 			}
-			return deleteSelected(cmd, c, args, *count, *yes, holds())
+			return deleteSelected(cmd, c, args, *count, *yes, *holds)
 		}
-		paths := make([]string, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
+		items := make([]api.TagItem, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
 		for i, arg := range args {
 			var err error
-			if paths[i], err = tagPath(arg); err != nil {
+			if items[i], err = tagItem(arg); err != nil {
 				return err
 			}
 		}
 		if err := command.Confirm(cmd, *yes, "Delete %s? They can be restored until garbage collection deletes their manifests.", strings.Join(args, ", ")); err != nil {
 			return err
 		}
-		q := holds()
-		if *override {
-			q.Set("override_protection", "true")
-		}
-		for i, path := range paths {
-			if err := c.Delete(cmd.Context(), path, q); err != nil {
+		for i, item := range items {
+			if _, err := api.DeleteTag.Call(cmd.Context(), c, api.TagDeletion{TagItem: item, Override: *override, Holds: *holds}); err != nil {
 				return fmt.Errorf("deleting %s: %w", args[i], err)
 			}
 			if err := say(cmd, "Deleted %s.\n", args[i]); err != nil {
@@ -290,26 +246,20 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 }
 
 // deleteSelected deletes the tags that the arguments select, at least one of which is a pattern.
-func deleteSelected(cmd *cobra.Command, c *api.Client, args []string, count int, yes bool, holds url.Values) error {
+func deleteSelected(cmd *cobra.Command, c *api.Client, args []string, count int, yes, holds bool) error {
 	list, err := parseSelections(args)
 	if err != nil {
 		return err
 	}
-	body := map[string]any{}
-	if holds.Get("override_holds") != "" {
-		body["override_holds"] = true
+	deletion := func(ctx context.Context, in api.InRepository, selection api.TagSelection, deletion string) (api.ChangedTags, error) {
+		body := api.SelectedDeletion{TagSelection: selection, OverrideHolds: holds, Deletion: deletion}
+		return api.DeleteTags.Call(ctx, c, api.TagsDeletion{InRepository: in, Body: body})
 	}
-	return changeAll(cmd, c, list, "delete", body, count, yes, "Delete %s? They can be restored until garbage collection deletes their manifests.",
+	return changeAll(cmd, deletion, list, count, yes, "Delete %s? They can be restored until garbage collection deletes their manifests.",
 		func(tags string) string { return "Deleted " + tags + "." })
 }
 
-// addOverrideHolds adds the flag --override-holds. The result returns the query of a deletion.
-func addOverrideHolds(cmd *cobra.Command) func() url.Values {
-	override := cmd.Flags().Bool("override-holds", false, "delete what is deployed too: see \"purser hold\"")
-	return func() url.Values {
-		if *override {
-			return url.Values{"override_holds": {"true"}}
-		}
-		return url.Values{}
-	}
+// addOverrideHolds adds the flag --override-holds.
+func addOverrideHolds(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("override-holds", false, "delete what is deployed too: see \"purser hold\"")
 }

@@ -23,9 +23,9 @@ func namespaceLabelsCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().BoolVar(&want.Expiry, "expires-after", false, "let labels give tags an expiration")
 	cmd.Flags().BoolVar(&want.Immutable, "immutable", false, "let labels make tags immutable")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path := api.Path("organization", args[0], "taglabels")
-		var now catalog.TagLabels
-		if err := c.Get(cmd.Context(), path, nil, &now); err != nil {
+		in := api.InNamespace{Namespace: args[0]}
+		now, err := api.GetTagLabels.Call(cmd.Context(), c, in)
+		if err != nil {
 			return err
 		}
 		changed := false
@@ -35,7 +35,7 @@ func namespaceLabelsCommand(src *command.Source) *cobra.Command {
 			}
 		}
 		if changed {
-			if err := c.Put(cmd.Context(), path, now, nil); err != nil {
+			if _, err := api.SetTagLabels.Call(cmd.Context(), c, api.TagLabelsChange{InNamespace: in, Body: now}); err != nil {
 				return err
 			}
 		}
@@ -53,11 +53,12 @@ func tagImmutableCommand(src *command.Source) *cobra.Command {
 	}
 	undo := cmd.Flags().Bool("undo", false, "let the tag be moved and deleted again")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		path, err := tagPath(args[0])
+		item, err := tagItem(args[0])
 		if err != nil {
 			return err
 		}
-		if err := c.Put(cmd.Context(), path, map[string]bool{"immutable": !*undo}, nil); err != nil {
+		immutable := !*undo
+		if _, err := api.ChangeTag.Call(cmd.Context(), c, api.TagChange{TagItem: item, Body: api.MovedTag{Immutable: &immutable}}); err != nil {
 			return err
 		}
 		if *undo {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -40,14 +41,18 @@ func addCount(cmd *cobra.Command) *int {
 	return cmd.Flags().Int("count", -1, "for a pattern that selects half of the tags or more: repeat `NUMBER`, how many it selects")
 }
 
+// tagsChange changes the tags of a selection, or says what it would change. `deletion` is that to which
+// the tags are to belong, "" for a new one.
+type tagsChange func(_ context.Context, _ api.InRepository, _ api.TagSelection, deletion string) (api.ChangedTags, error)
+
 // preview asks what each argument selects, and returns the words for a question. It returns an error
 // if an argument selects half of a repository's tags and `count` isn't their number.
-func preview(cmd *cobra.Command, c *api.Client, list []selection, what string, body map[string]any, count int) (words string, total int, err error) {
+func preview(cmd *cobra.Command, change tagsChange, list []selection, count int) (words string, total int, err error) {
 	var parts []string
 	for i := range list {
 		s := &list[i]
-		var found api.ChangedTags
-		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), s.body(body, "dry_run", true), &found); err != nil {
+		found, err := change(cmd.Context(), api.InRepository{Repository: s.repository}, api.TagSelection{Pattern: s.pattern, DryRun: true}, "")
+		if err != nil {
 			return "", 0, fmt.Errorf("%s: %w", s.arg, err)
 		}
 		s.count, s.seen, total = found.Selected, found.Selection, total+found.Selected
@@ -68,33 +73,19 @@ func preview(cmd *cobra.Command, c *api.Client, list []selection, what string, b
 	return strings.Join(parts, "; "), total, nil
 }
 
-// body returns the body of a request about the selection: the members of `body` and one more.
-func (s *selection) body(body map[string]any, name string, value any) map[string]any {
-	out := map[string]any{"pattern": s.pattern, name: value}
-	for k, v := range body {
-		out[k] = v
-	}
-	return out
-}
-
 // change changes what the selection selects, as much as a request does at a time, and says so by
 // `done`, of a number of tags.
-func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body map[string]any, done func(tags string) string) (refused int, err error) {
-	request, changed, seen := s.body(body, "count", s.count), 0, s.seen
+func (s *selection) change(cmd *cobra.Command, change tagsChange, done func(tags string) string) (refused int, err error) {
+	request, changed, deletion := api.TagSelection{Pattern: s.pattern, Count: &s.count, Selection: s.seen}, 0, ""
 	for {
-		if seen != "" {
-			request["selection"] = seen
-		}
-		var answer api.ChangedTags
-		if err := c.Post(cmd.Context(), api.Path("repository", s.repository, "tags", what), request, &answer); err != nil {
+		answer, err := change(cmd.Context(), api.InRepository{Repository: s.repository}, request, deletion)
+		if err != nil {
 			if changed > 0 { // by the requests before
-				err = errors.Join(err, s.sayUndo(cmd, request["deletion"]))
+				err = errors.Join(err, s.sayUndo(cmd, deletion))
 			}
 			return refused, fmt.Errorf("%s: %w", s.arg, err)
 		}
-		if answer.Deletion != "" {
-			request["deletion"] = answer.Deletion
-		}
+		deletion = answer.Deletion
 		for _, r := range answer.Refused {
 			refused++
 			if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s stays: %s\n", s.repository, r.Tag, r.Reason); err != nil {
@@ -104,9 +95,9 @@ func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body 
 		if changed += answer.Changed; answer.Next == "" {
 			break
 		}
-		request["after"] = answer.Next
-		if seen != "" {
-			seen = answer.Selection
+		request.After = answer.Next
+		if request.Selection != "" {
+			request.Selection = answer.Selection
 		}
 	}
 	tags := s.arg
@@ -118,12 +109,12 @@ func (s *selection) change(cmd *cobra.Command, c *api.Client, what string, body 
 	if err := say(cmd, "%s\n", done(tags)); err != nil || changed == 0 {
 		return refused, err
 	}
-	return refused, s.sayUndo(cmd, request["deletion"])
+	return refused, s.sayUndo(cmd, deletion)
 }
 
-// sayUndo says how to restore the tags of a deletion; nil: nothing was deleted.
-func (s *selection) sayUndo(cmd *cobra.Command, deletion any) error {
-	if deletion == nil {
+// sayUndo says how to restore the tags of a deletion; "": nothing was deleted.
+func (s *selection) sayUndo(cmd *cobra.Command, deletion string) error {
+	if deletion == "" {
 		return nil
 	}
 	return say(cmd, "To undo this: purser tag undo %s %s\n", s.repository, deletion)
@@ -141,9 +132,10 @@ func tagUndoCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 			restored, stay := 0, 0
-			for body := (map[string]any{"deletion": args[1]}); ; {
-				var answer api.RestoredTags
-				if err := c.Post(cmd.Context(), api.Path("repository", args[0], "tags", "restore"), body, &answer); err != nil {
+			in := api.TagsRestoration{InRepository: api.InRepository{Repository: args[0]}, Body: api.UndoneDeletion{Deletion: args[1]}}
+			for {
+				answer, err := api.RestoreTags.Call(cmd.Context(), c, in)
+				if err != nil {
 					return err
 				}
 				for _, r := range answer.Refused {
@@ -155,7 +147,7 @@ func tagUndoCommand(src *command.Source) *cobra.Command {
 				if restored += answer.Restored; answer.Next == "" {
 					break
 				}
-				body["cursor"] = answer.Next
+				in.Body.Cursor = answer.Next
 			}
 			if err := say(cmd, "Restored %s of %s.\n", command.Count(int64(restored), "tag"), args[0]); err != nil {
 				return err
@@ -169,10 +161,8 @@ func tagUndoCommand(src *command.Source) *cobra.Command {
 }
 
 // changeAll asks, and then changes all selections.
-func changeAll(cmd *cobra.Command, c *api.Client, list []selection, what string, body map[string]any, count int, yes bool,
-	question string, done func(tags string) string,
-) error {
-	words, total, err := preview(cmd, c, list, what, body, count)
+func changeAll(cmd *cobra.Command, change tagsChange, list []selection, count int, yes bool, question string, done func(tags string) string) error {
+	words, total, err := preview(cmd, change, list, count)
 	if err != nil {
 		return err
 	}
@@ -187,7 +177,7 @@ func changeAll(cmd *cobra.Command, c *api.Client, list []selection, what string,
 		if yes { // nobody has seen the tags
 			list[i].seen = ""
 		}
-		refused, err := list[i].change(cmd, c, what, body, done)
+		refused, err := list[i].change(cmd, change, done)
 		if stay += refused; err != nil {
 			return err
 		}
@@ -217,12 +207,16 @@ func tagExpireCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		body, when := map[string]any{"never": true}, "Never"
+		when := "Never"
 		switch {
 		case in != "":
-			body, when = map[string]any{"in": in}, "In "+in
+			when = "In " + in
 		case at != "":
-			body, when = map[string]any{"at": at}, "At "+at
+			when = "At " + at
+		}
+		expire := func(ctx context.Context, of api.InRepository, selection api.TagSelection, _ string) (api.ChangedTags, error) {
+			body := api.SelectedExpiration{TagSelection: selection, In: in, At: at, Never: *never}
+			return api.ExpireTags.Call(ctx, c, api.TagsExpiration{InRepository: of, Body: body})
 		}
 		if age, err := autoprune.ParseAge(in); err == nil && age.Duration() < time.Hour {
 			when += ", which is " + age.Duration().String() + " (m is minutes)"
@@ -235,7 +229,7 @@ func tagExpireCommand(src *command.Source) *cobra.Command {
 			}
 			return when + ", " + tags + " will be deleted."
 		}
-		return changeAll(cmd, c, list, "expire", body, *count, *yes, when+": delete %s?", done)
+		return changeAll(cmd, expire, list, *count, *yes, when+": delete %s?", done)
 	})
 	return cmd
 }

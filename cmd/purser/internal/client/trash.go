@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/url"
 	"regexp"
 	"strings"
 
@@ -24,47 +23,22 @@ func trashCommand(src *command.Source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// addPurge adds the flag --purge to the commands that delete a repository or a namespace. The
-// first function that it returns adds the flag to a request's query. The other one returns the
-// sentence that says whether the deletion can be undone.
-func addPurge(cmd *cobra.Command) (add func(query url.Values) url.Values, fate func() string) {
-	purge := cmd.Flags().Bool("purge", false, "delete it for good, so that it can't be restored: see \"purser trash\"")
-	add = func(query url.Values) url.Values {
-		if *purge {
-			query.Set("purge", "true")
-		}
-		return query
-	}
-	fate = func() string {
+// addPurge adds the flag --purge to the commands that delete a repository or a namespace. `fate` returns
+// the sentence that says whether the deletion can be undone.
+func addPurge(cmd *cobra.Command) (purge *bool, fate func() string) {
+	purge = cmd.Flags().Bool("purge", false, "delete it for good, so that it can't be restored: see \"purser trash\"")
+	return purge, func() string {
 		if *purge {
 			return "That can't be undone."
 		}
 		return "It can be restored only as long as the server keeps it in the trash."
 	}
-	return add, fate
 }
 
 // listTrash returns what is in the trash, of a namespace or ("") of all.
 func listTrash(ctx context.Context, c *api.Client, namespace string) ([]catalog.Trashed, error) {
-	list := []catalog.Trashed{}
-	query := url.Values{"limit": {"500"}}
-	if namespace != "" {
-		query.Set("namespace", namespace)
-	}
-	for {
-		var page struct {
-			Items []catalog.Trashed `json:"items"`
-			Next  string            `json:"next"`
-		}
-		if err := c.Get(ctx, api.Path("trash"), query, &page); err != nil {
-			return nil, err
-		}
-		list = append(list, page.Items...)
-		if page.Next == "" {
-			return list, nil
-		}
-		query.Set("cursor", page.Next)
-	}
+	list, _, err := api.List(ctx, c, api.ListTrash, api.TrashQuery{Namespace: namespace}, 0)
+	return list, err
 }
 
 // trashKey is the form of ids in the trash.
@@ -143,8 +117,8 @@ func trashShowCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var t catalog.Trashed
-		if err := c.Get(cmd.Context(), api.Path("trash", id), nil, &t); err != nil {
+		t, err := api.GetTrash.Call(cmd.Context(), c, api.TrashItem{ID: id})
+		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), t, func(w io.Writer) error {
@@ -175,14 +149,8 @@ func trashRestoreCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		body := map[string]string{}
-		if *as != "" {
-			body["as"] = *as
-		}
-		var out struct {
-			Name string `json:"name"`
-		}
-		if err := c.Post(cmd.Context(), api.Path("trash", id, "restore"), body, &out); err != nil {
+		out, err := api.RestoreTrash.Call(cmd.Context(), c, api.TrashRestoration{TrashItem: api.TrashItem{ID: id}, Body: api.RestoreForm{As: *as}})
+		if err != nil {
 			return err
 		}
 		return say(cmd, "Restored %s.\n", out.Name)
@@ -201,7 +169,7 @@ func trashPurgeCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Delete %s for good? That can't be undone.", args[0]); err != nil {
 			return err
 		}
-		if err := c.Post(cmd.Context(), api.Path("trash", id, "purge"), nil, nil); err != nil {
+		if _, err := api.PurgeTrash.Call(cmd.Context(), c, api.TrashItem{ID: id}); err != nil {
 			return err
 		}
 		return say(cmd, "Purged %s.\n", args[0])

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"net/url"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
@@ -19,11 +18,8 @@ type contents struct {
 // contents reads what the registry has.
 func (t *tour) contents(ctx context.Context) (c contents, err error) {
 	for _, name := range repositories {
-		var r struct {
-			Tags      int64 `json:"tags_count"`
-			Manifests int64 `json:"manifests_count"`
-		}
-		if err := t.api.Get(ctx, api.Path("repository", name), nil, &r); err != nil {
+		r, err := api.GetRepository.Call(ctx, t.api, api.RepositorySizes{InRepository: api.InRepository{Repository: name}})
+		if err != nil {
 			return c, err
 		}
 		c.tags += r.Tags
@@ -69,16 +65,14 @@ func (t *tour) preview(ctx context.Context, at api.PolicyAt, policy *api.PolicyT
 // pulls returns the number of pulls that the statistics have for the repositories' tags.
 func (t *tour) pulls(ctx context.Context) (sum int64, err error) {
 	for _, name := range repositories {
-		var list struct {
-			Tags []struct {
-				Pulls int64 `json:"pull_count"`
-			} `json:"tags"`
-		}
-		if err := t.api.Get(ctx, api.Path("repository", name, "tag"), url.Values{"limit": {"100"}}, &list); err != nil {
+		list, err := api.ListTags.Call(ctx, t.api, api.TagQuery{InRepository: api.InRepository{Repository: name}, Limit: 100})
+		if err != nil {
 			return 0, err
 		}
 		for _, tag := range list.Tags {
-			sum += tag.Pulls
+			if tag.PullCount != nil {
+				sum += *tag.PullCount
+			}
 		}
 	}
 	return sum, nil

@@ -74,11 +74,8 @@ func (g gcOverAPI) manifest(ctx context.Context, repository string, d oci.Digest
 }
 
 func (g gcOverAPI) tagged(ctx context.Context, repository, tag string) (oci.Digest, error) {
-	var t struct {
-		Digest oci.Digest `json:"manifest_digest"`
-	}
-	err := g.c.Get(ctx, api.Path("repository", repository, "tag", tag), nil, &t)
-	return t.Digest, notThere(oci.ManifestUnknown, err)
+	t, err := api.GetTag.Call(ctx, g.c, api.TagItem{InRepository: api.InRepository{Repository: repository}, Tag: tag})
+	return t.ManifestDigest, notThere(oci.ManifestUnknown, err)
 }
 
 func (g gcOverAPI) retry(ctx context.Context) (api.Retried, error) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/diskspace"
@@ -33,7 +34,7 @@ func (p dependencies) system(cfg *config.Config) management.System {
 		return diskspace.Forecast(ctx, p.db.Pool, p.disks)
 	}
 	for _, set := range cfg.Settings() {
-		s.Configuration = append(s.Configuration, management.Setting{Name: set.Key, Value: set.Value, Source: set.Source})
+		s.Configuration = append(s.Configuration, api.Setting{Name: set.Key, Value: set.Value, Source: set.Source})
 	}
 	if cfg.Storage.UsesS3() {
 		s.Storage = "s3"

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Layer is a layer in Quay's format.
+type Layer struct {
+	Index     int        `json:"index"`
+	Size      int64      `json:"compressed_size" doc:"Stored size in bytes; of a remote layer, the size that the manifest declares"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
+	IsRemote  bool       `json:"is_remote" doc:"The layer is stored elsewhere, not in this registry"`
+	URLs      []string   `json:"urls" doc:"Where a remote layer is stored; null for others"`
+	Command   []string   `json:"command" doc:"The build step that made the layer, if the configuration has it"`
+	Comment   *string    `json:"comment"`
+	Author    *string    `json:"author"`
+	Digest    oci.Digest `json:"blob_digest"`
+	CreatedAt *string    `json:"created_datetime" doc:"The time that the configuration has"`
+	MediaType string     `json:"media_type"`
+}
+
+// ChildManifest is a manifest that an index lists.
+type ChildManifest struct {
+	Digest       oci.Digest `json:"digest"`
+	MediaType    string     `json:"media_type"`
+	ArtifactType string     `json:"artifact_type,omitempty"`
+	Size         int64      `json:"size" doc:"Stored size of the manifest alone, in bytes"`
+	Declared     *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
+	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
+	TotalSize    *int64     `json:"total_size,omitempty" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests. Missing: the repository doesn't have the manifest, or it comes after the first 100"`
+}
+
+// ImageConfig is an image's configuration in answers.
+type ImageConfig struct {
+	Digest    oci.Digest `json:"digest"`
+	MediaType string     `json:"media_type"`
+	Size      int64      `json:"size" doc:"Bytes that are stored"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
+	Platform  string     `json:"platform,omitempty" example:"linux/arm64/v8"`
+	Created   string     `json:"created,omitempty" doc:"When the image was built, according to its configuration"`
+	Author    string     `json:"author,omitempty"`
+	Content   any        `json:"config,omitempty" doc:"Entrypoint, environment, labels and so on, as in the configuration"`
+}
+
+// DescribedManifest is a manifest in Quay's format, with Purser's additional members.
+type DescribedManifest struct {
+	Digest          oci.Digest `json:"digest"`
+	IsManifestList  bool       `json:"is_manifest_list"`
+	ManifestData    string     `json:"manifest_data" doc:"The manifest as it was pushed"`
+	ConfigMediaType *string    `json:"config_media_type" doc:"Null for an index"`
+	Layers          []Layer    `json:"layers" doc:"Null for an index"`
+
+	MediaType    string          `json:"media_type"`
+	ArtifactType string          `json:"artifact_type,omitempty"`
+	PushedAt     time.Time       `json:"pushed_at"`
+	Size         int64           `json:"size" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over all its manifests"`
+	Config       *ImageConfig    `json:"config,omitempty"`
+	Manifests    []ChildManifest `json:"manifests,omitempty" nullable:"false" doc:"The manifests that an index lists"`
+	Subject      *oci.Digest     `json:"subject,omitempty" doc:"The manifest's subject: the manifest that it refers to"`
+
+	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Stored size of the subject; if the subject isn't in the repository, the size that this manifest declares"`
+	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"The subject's size that this manifest declares, if the stored size differs"`
+
+	SubjectMissing bool `json:"subject_missing,omitempty" doc:"The repository doesn't have the subject"`
+
+	Referrers    catalog.Count `json:"referrers" doc:"Number of manifests whose subject this is, counted up to 1000"`
+	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 tags that point to it"`
+	TagCount     catalog.Count `json:"tags_count" doc:"Counted up to 1000"`
+	Indexes      []oci.Digest  `json:"indexes,omitempty" nullable:"false" doc:"Up to 100 indexes that list it"`
+	LastPulledAt *time.Time    `json:"last_pulled_at" doc:"Null: not pulled since pulls are counted, or the statistics can't be read now"`
+	PullCount    *int64        `json:"pull_count" doc:"Null if last_pulled_at is"`
+}
+
+// ListedReferrer is a manifest whose subject another manifest is, such as a signature of an image.
+type ListedReferrer struct {
+	Digest       oci.Digest        `json:"digest"`
+	MediaType    string            `json:"media_type"`
+	ArtifactType string            `json:"artifact_type,omitempty"`
+	Size         int64             `json:"size" doc:"Stored size of the manifest alone, in bytes"`
+	Annotations  map[string]string `json:"annotations,omitempty" nullable:"false" doc:"Missing if they are longer than 64 KiB"`
+}
+
+// ReferrerList is a page of the list of a manifest's referrers.
+type ReferrerList struct {
+	Referrers []ListedReferrer `json:"referrers" nullable:"false" doc:"In the order in which they were pushed"`
+	NextPage  string           `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+}
+
+// ImageManifests are the manifests that an image's id stands for.
+type ImageManifests struct {
+	Digests []oci.Digest `json:"digests" nullable:"false" doc:"Up to 100 manifests"`
+}
+
+// Inputs of the operations on manifests.
+type (
+	// ManifestItem is also the part of other inputs that names a manifest.
+	ManifestItem struct {
+		InRepository
+		Digest oci.Digest `path:"digest" doc:"Digest of the manifest"`
+	}
+	ReferrerQuery struct {
+		ManifestItem
+		ArtifactType string `query:"artifact_type" maxLength:"255" doc:"Only referrers of this artifact type" example:"application/spdx+json"`
+		NextPage     string `query:"next_page" doc:"The next_page of the page before"`
+		Limit        int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
+	}
+	ImageItem struct {
+		InRepository
+		Image oci.Digest `path:"image" doc:"The image's id: the digest of its configuration"`
+	}
+)
+
+// The operations on manifests.
+var (
+	GetManifest = Operation[ManifestItem, DescribedManifest]{
+		ID: "getRepoManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}", Tag: "manifest", Access: auth.Pull,
+		Summary: "Describe a manifest", Errors: []int{http.StatusNotFound},
+		Description: "The configuration of an image is read from the store, up to 1 MiB of it.",
+	}
+	ListReferrers = Operation[ReferrerQuery, ReferrerList]{
+		ID: "listManifestReferrers", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/referrers", Tag: "manifest", Access: auth.Pull,
+		Summary: "List the referrers of a manifest", Errors: []int{http.StatusNotFound},
+		Description: "Lists the manifests whose subject this is: signatures, lists of components, attestations and so on. They can be in the " +
+			"repository before their subject is, or without it. A page ends earlier than after limit entries if their annotations are long.",
+	}
+	FindImage = Operation[ImageItem, ImageManifests]{
+		ID: "findImage", Method: http.MethodGet, Path: "/repository/{repository}/image/{image}", Tag: "manifest", Access: auth.Pull,
+		Summary: "Find manifests by an image's id", Errors: []int{http.StatusNotFound},
+		Description: "Docker, containerd and CRI-O know images on a machine by the digest of their configuration, or of their manifest. " +
+			"The answer is empty if the repository has no such manifest.",
+	}
+)
