@@ -2,6 +2,7 @@ package ui
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -283,6 +284,15 @@ func (q *request) readPolicy(p place, id string) (editorData, error) {
 	}
 	e.Form.Version = strconv.FormatInt(v.Version, 10)
 	return e, nil
+}
+
+// documentOf returns the document of a policy, as answers of the API have it.
+func documentOf(v api.PolicyView) (document, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return parseDocument(string(b))
 }
 
 func editPolicy(q *request) error {

@@ -483,15 +483,6 @@ func (f policyForm) switchTo(asJSON bool) (policyForm, error) {
 	return out, nil
 }
 
-// documentOf returns the document of a policy, as answers of the API have it.
-func documentOf(v api.PolicyView) (document, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	return parseDocument(string(b))
-}
-
 // viewOf reads a policy as an answer of the API has it.
 func viewOf(d document) (v api.PolicyView, err error) {
 	b, err := json.Marshal(d)
