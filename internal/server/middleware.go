@@ -132,7 +132,7 @@ func (o *Observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 type countedBody struct {
 	io.ReadCloser
 	o        *Observation
-	progress *limit.Progress // nil for a Call
+	progress *limit.Progress
 }
 
 func (b countedBody) Read(p []byte) (int, error) {

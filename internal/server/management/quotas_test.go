@@ -53,6 +53,10 @@ func TestQuotaAPI(t *testing.T) {
 	if q.UsedBytes != 14 {
 		t.Errorf("recounted: %+v", q)
 	}
+	for _, step := range []string{`{"type":"Warning"}`, `{"type":"Warning","limit_percent":0}`, `{"type":"Warning","threshold_percent":101}`} {
+		r.Manage(t, "PUT", item, `{"limits":[`+step+`]}`).Refused(t, 400, "invalid_request", "percent")
+		r.Manage(t, "POST", item+"/limit", step).Refused(t, 400, "invalid_request", "percent")
+	}
 	r.Push(t, "library/app", "other")
 	var own api.QuotaView
 	r.Manage(t, "POST", "/organization/library/quota", `{"limit_tags": 3}`).Into(t, 201, &own)

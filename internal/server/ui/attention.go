@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -220,27 +219,15 @@ func (q *request) holdConcerns() (list []concern, err error) {
 	return shorten(list, "/ui/holds"), nil
 }
 
-// quotaState is a quota with what is used of it.
-type quotaState struct {
-	Namespace    string `json:"namespace"`
-	LimitBytes   *int64 `json:"limit_bytes"`
-	LimitRepos   *int64 `json:"limit_repositories"`
-	LimitTags    *int64 `json:"limit_tags"`
-	Bytes        int64  `json:"used_bytes"`
-	Repositories int64  `json:"used_repositories"`
-	Tags         int64  `json:"used_tags"`
-	Counted      bool   `json:"counted"`
-}
-
-// concern returns the fullest limit of the quota if it is nearly full.
-func (s quotaState) concern() (c concern, full bool) {
+// quotaConcern returns the fullest limit of a quota if it is nearly full.
+func quotaConcern(s api.QuotaView) (c concern, full bool) {
 	var most int64
 	what := ""
 	for _, l := range []struct {
 		limit *int64
 		used  int64
 		what  string
-	}{{s.LimitBytes, s.Bytes, "bytes"}, {s.LimitRepos, s.Repositories, "repositories"}, {s.LimitTags, s.Tags, "tags"}} {
+	}{{s.LimitBytes, s.UsedBytes, "bytes"}, {s.LimitRepositories, s.UsedRepositories, "repositories"}, {s.LimitTags, s.UsedTags, "tags"}} {
 		if l.limit == nil || *l.limit <= 0 {
 			continue
 		}
@@ -259,14 +246,12 @@ func (s quotaState) concern() (c concern, full bool) {
 }
 
 func (q *request) quotaConcerns() (list []concern, err error) {
-	var out struct {
-		Quotas []quotaState `json:"quotas"`
-	}
-	if err := q.get("/quota", url.Values{"limit": {"100"}}, &out); err != nil {
+	out, err := run(q, api.ListQuotas, api.QuotaPage{Limit: 100})
+	if err != nil {
 		return nil, err
 	}
 	for _, s := range out.Quotas {
-		if c, full := s.concern(); full {
+		if c, full := quotaConcern(s); full {
 			list = append(list, c)
 		}
 	}
@@ -275,30 +260,25 @@ func (q *request) quotaConcerns() (list []concern, err error) {
 
 // namespaceConcerns returns what needs attention in a namespace, as far as the client may see it.
 func (q *request) namespaceConcerns(namespace string) (list []concern, err error) {
-	var asks struct {
-		Asks []struct {
-			Tags     int64  `json:"tags_would_delete"`
-			Approved *int64 `json:"approved"`
-		} `json:"asks"`
-	}
-	if err := q.get(apiPath("/organization/%s/autoprune/asks", namespace), nil, &asks); err != nil && !hidden(err) {
+	asks, err := run(q, api.ListAsks, api.AskQuery{PruneNamespace: api.PruneNamespace{Namespace: namespace}})
+	if err != nil && !hidden(err) {
 		return nil, err
 	}
 	var policies, tags int64
 	for _, a := range asks.Asks {
 		if a.Approved == nil {
-			policies, tags = policies+1, tags+a.Tags
+			policies, tags = policies+1, tags+a.Would
 		}
 	}
 	if policies > 0 {
 		list = append(list, askConcern(namespace, policies, tags))
 	}
-	var quotas []quotaState
-	if err := q.get(apiPath("/organization/%s/quota", namespace), nil, &quotas); err != nil && !hidden(err) {
+	quotas, err := run(q, api.ListQuota, api.QuotaQuery{At: api.At{Namespace: namespace}})
+	if err != nil && !hidden(err) {
 		return nil, err
 	}
 	for _, s := range quotas {
-		if c, full := s.concern(); full {
+		if c, full := quotaConcern(s); full {
 			list = append(list, c)
 		}
 	}

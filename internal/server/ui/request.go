@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -79,59 +78,6 @@ func run[I, O any](q *request, op api.Operation[I, O], in I) (O, error) {
 		refused.details = details
 	}
 	return out, refused
-}
-
-// get asks the management API and decodes its answer into out.
-func (q *request) get(path string, query url.Values, out any) error {
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	return q.call(http.MethodGet, path, nil, out)
-}
-
-// call sends a request to the management API. A nil body is none, and a nil out drops the answer.
-func (q *request) call(method, path string, body, out any) error {
-	var content []byte
-	if body != nil {
-		var err error
-		if content, err = json.Marshal(body); err != nil {
-			return err
-		}
-	}
-	reply, err := q.ui.server.Call(q.Context(), method, apiRoot+path, content)
-	if err != nil {
-		return err
-	}
-	if reply.Status >= 300 {
-		return replyError(reply)
-	}
-	if out == nil || len(reply.Body) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(reply.Body, out); err != nil {
-		return fmt.Errorf("reading the answer of %s %s: %w", method, path, err)
-	}
-	return nil
-}
-
-// replyError reads a refusal of the management API.
-func replyError(r *server.Reply) error {
-	var problem struct {
-		Detail  string          `json:"detail"`
-		Message string          `json:"error_message"`
-		Title   string          `json:"title"`
-		Details json.RawMessage `json:"details"`
-	}
-	e := &apiError{status: r.Status, message: http.StatusText(r.Status), retryAfter: r.Header.Get("Retry-After")}
-	if json.Unmarshal(r.Body, &problem) == nil {
-		e.details = problem.Details
-		for _, text := range []string{problem.Title, problem.Message, problem.Detail} {
-			if text != "" {
-				e.message = text
-			}
-		}
-	}
-	return e
 }
 
 // readForm reads the body of a form.

@@ -242,7 +242,10 @@ func changeSettings(q *request) error {
 	case "quota":
 		err = q.saveQuota(p)
 	case "delete-quota":
-		err = q.call(http.MethodDelete, p.api("/quota/%s", f.Get("quota")), nil, nil)
+		var item api.QuotaItem
+		if item, err = quotaItem(p, f); err == nil {
+			_, err = run(q, api.DeleteQuota, item)
+		}
 	case "delete":
 		return q.deletePlace(p)
 	default:
@@ -276,27 +279,57 @@ func memberOf(p place, f url.Values) (api.RoleItem, api.RoleOperations) {
 
 // saveQuota gives a namespace a quota, or changes it.
 func (q *request) saveQuota(p place) error {
-	body := map[string]any{"limit_bytes": 0}
-	if text := strings.TrimSpace(q.form.Get("bytes")); text != "" {
-		body = map[string]any{"limit": text}
+	body, err := quotaForm(q.form)
+	if err != nil {
+		return err
 	}
-	for _, name := range []string{"repositories", "tags"} {
-		body["limit_"+name] = 0
-		if text := strings.TrimSpace(q.form.Get(name)); text != "" {
-			body["limit_"+name] = numberOr(text)
+	if q.form.Get("quota") == "" {
+		_, err = run(q, api.CreateQuota, api.QuotaNew{At: p.At(), Body: body})
+		return err
+	}
+	item, err := quotaItem(p, q.form)
+	if err == nil {
+		_, err = run(q, api.ChangeQuota, api.QuotaChange{QuotaItem: item, Body: body})
+	}
+	return err
+}
+
+// quotaItem returns the quota that a form names.
+func quotaItem(p place, f url.Values) (api.QuotaItem, error) {
+	id, err := strconv.ParseInt(f.Get("quota"), 10, 64)
+	if err != nil {
+		return api.QuotaItem{}, formError("The form names no quota.")
+	}
+	return api.QuotaItem{At: p.At(), ID: id}, nil
+}
+
+// quotaForm reads a quota of a form, in which an empty field stands for no limit.
+func quotaForm(f url.Values) (body api.QuotaForm, err error) {
+	number := func(text string, bits int) int64 {
+		n, wrong := strconv.ParseInt(text, 10, bits)
+		if wrong != nil && err == nil {
+			err = formError("“" + clip(40, text) + "” is no whole number.")
+		}
+		return n
+	}
+	if text := strings.TrimSpace(f.Get("bytes")); text != "" {
+		body.Limit = &text
+	} else {
+		body.LimitBytes = new(int64)
+	}
+	body.LimitRepositories, body.LimitTags = new(int64), new(int64)
+	for name, limit := range map[string]*int64{"repositories": body.LimitRepositories, "tags": body.LimitTags} {
+		if text := strings.TrimSpace(f.Get(name)); text != "" {
+			*limit = number(text, 64)
 		}
 	}
-	steps := []map[string]any{}
+	body.Limits = []api.QuotaLimitForm{}
 	for _, kind := range []string{"Warning", "Reject"} {
-		for _, text := range strings.FieldsFunc(q.form.Get(kind), func(c rune) bool { return c == ',' || c == ' ' }) {
-			steps = append(steps, map[string]any{"type": kind, "threshold_percent": numberOr(strings.TrimSuffix(text, "%"))})
+		for _, text := range strings.FieldsFunc(f.Get(kind), func(c rune) bool { return c == ',' || c == ' ' }) {
+			body.Limits = append(body.Limits, api.QuotaLimitForm{Type: kind, Threshold: int(number(strings.TrimSuffix(text, "%"), 32))})
 		}
 	}
-	body["limits"] = steps
-	if id := q.form.Get("quota"); id != "" {
-		return q.call(http.MethodPut, p.api("/quota/%s", id), body, nil)
-	}
-	return q.call(http.MethodPost, p.api("/quota"), body, nil)
+	return body, err
 }
 
 // deletePlace deletes a repository or a namespace if its name was typed.

@@ -105,6 +105,14 @@ func TestSettingsOfNamespace(t *testing.T) {
 	r.send(t, path, url.Values{"do": {"defaults"}, "defaults": {"off"}}).WantStatus(t, 303)
 	want(t, r.page(t, 200, path), "refuses the registry's default policies")
 	want(t, r.page(t, 200, "/ui/namespaces/acme/-/policies"), "default policies don't apply here")
+	for name, text := range map[string]string{"repositories": "five", "Warning": "many%", "quota": "x"} {
+		bad := url.Values{"do": {"quota"}, "repositories": {"5"}, "Warning": {"70"}, "quota": form["quota"]}
+		bad.Set(name, text)
+		told := map[string]string{"repositories": "“five” is no whole number", "Warning": "“many” is no whole number", "quota": "names no quota"}[name]
+		if a := r.send(t, path, bad).WantStatus(t, 400); !strings.Contains(string(a.Content), told) {
+			t.Errorf("a quota with %s %q: the page doesn't say %q", name, text, told)
+		}
+	}
 	form.Set("do", "delete-quota")
 	r.send(t, path, form).WantStatus(t, 303)
 
