@@ -17,7 +17,8 @@ import (
 
 // Clients that hang up during their requests cause no errors in PostgreSQL's log, except a
 // few cancelled statements: on a busy machine, some take longer than the time that Purser
-// grants a statement after its client has gone.
+// grants a statement after its client has gone, and work in the background gives way to a client
+// that has a lock for longer than 200 ms.
 func TestHangUpsAreQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
@@ -43,7 +44,7 @@ func TestHangUpsAreQuiet(t *testing.T) {
 		t.Errorf("of %d requests, %d had a statement cancelled", clients*requests, n)
 	}
 	for _, line := range log.Complaints(t) {
-		if !strings.Contains(line, "canceling statement due to user request") {
+		if !strings.Contains(line, "canceling statement due to user request") && !strings.Contains(line, "canceling statement due to lock timeout") {
 			t.Errorf("the log has %s", line)
 		}
 	}
