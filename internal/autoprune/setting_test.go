@@ -205,13 +205,6 @@ func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
 	start("")
 	left(app, 3)
 	rests("app", 0)
-
-	// A row that an earlier version has stored says that everything is confirmed.
-	start(`{"method": "creation_date", "olderThan": "1d", "mode": "observe"}`)
-	r.exec(`UPDATE defaultautoprunepolicy SET confirmed = '{*}', policy = replace(policy, '"mode":"observe"', '"mode":"on"')`)
-	r.run()
-	left(app, 3)
-	rests("app", 1)
 }
 
 // TestDefaultPolicyFindsNoRoom: if the other policies that apply are already as many as

@@ -131,10 +131,10 @@ func newLogEntry(e audit.Entry) api.LogEntry {
 	switch e.Actor {
 	case "":
 	case audit.ActorAutoprune, audit.ActorExpiration:
-		out.Performer = &api.LogPerformer{"worker", e.Actor, false}
+		out.Performer = &api.LogPerformer{Kind: "worker", Name: e.Actor}
 		tell("performer", e.Actor) // Quay has it here
 	default:
-		out.Performer = &api.LogPerformer{"user", e.Actor, strings.Contains(e.Actor, "+")}
+		out.Performer = &api.LogPerformer{Kind: "user", Name: e.Actor, IsRobot: strings.Contains(e.Actor, "+")}
 	}
 	if e.Policy != uuid.Nil {
 		out.Policy = &e.Policy

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 
 	"github.com/purser-registry/purser/internal/api"
 )
@@ -47,17 +46,8 @@ func (q *request) pagesIn(name, next string) (p pages) {
 	return p
 }
 
-// pageOf returns the query for a page of a list of up to n entries. The parameter `name` of the
+// paging returns the input for a page of a list of up to n entries. The parameter `name` of the
 // request's query is where it begins.
-func (q *request) pageOf(name string, n int) url.Values {
-	query := url.Values{"limit": {strconv.Itoa(n)}}
-	if from := q.query(name); from != "" {
-		query.Set("next_page", from)
-	}
-	return query
-}
-
-// paging is like pageOf, for an operation's input.
 func (q *request) paging(name string, n int) api.Paging {
 	return api.Paging{Limit: n, NextPage: q.query(name)}
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"fmt"
 	"io"
-	"net/url"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
@@ -27,18 +26,6 @@ func addNameFlags(cmd *cobra.Command) *api.NameFilter {
 	cmd.Flags().StringVar(&f.Prefix, "prefix", "", "only names that begin with `TEXT`")
 	cmd.Flags().StringVar(&f.Contains, "contains", "", "only names that hold `TEXT`")
 	return f
-}
-
-// parameters returns query parameters from pairs of name and value. It leaves out pairs
-// whose value is empty.
-func parameters(pairs ...string) url.Values {
-	q := url.Values{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			q.Set(pairs[i], pairs[i+1])
-		}
-	}
-	return q
 }
 
 func namespaceListCommand(src *command.Source) *cobra.Command {
