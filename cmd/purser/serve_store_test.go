@@ -64,7 +64,13 @@ func send(t *testing.T, method, url, body string) int {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, resp.Body) //nolint:errcheck // read to its end
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	if resp.StatusCode >= http.StatusInternalServerError {
+		t.Logf("%s %s: %s, %s", method, url, resp.Status, text)
+	}
 	return resp.StatusCode
 }
 
