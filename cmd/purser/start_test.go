@@ -198,3 +198,23 @@ func TestFailedStartLetsGo(t *testing.T) {
 	}
 	l.Close()
 }
+
+// Whoever reads that the registry is ready may send requests at once, however long the start took: they
+// neither wait nor are they refused.
+func TestReadyRegistryServes(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answer := make(chan int, 1)
+	err := serve.RunFor(ctx, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t)), quiet, func(url string) {
+		status, _, _ := request(t, http.MethodGet, url+"/v2/")
+		answer <- status
+		cancel()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if status := <-answer; status != http.StatusOK {
+		t.Errorf("the first answer has the status %d", status)
+	}
+}

@@ -141,7 +141,7 @@ type starting struct {
 	log        *slog.Logger
 }
 
-// run opens the rest, announces that the server is ready, and serves.
+// run opens the rest and serves.
 func (s starting) run(ctx context.Context, cfg *config.Config, announce func(*sockets, access) error) error {
 	data, err := s.openData(ctx, cfg)
 	if err != nil {
@@ -177,19 +177,17 @@ func (s starting) run(ctx context.Context, cfg *config.Config, announce func(*so
 		// pulls wait for that for some seconds.
 		s.log.WarnContext(ctx, "others can't be told yet whether this process takes note of pulls", "error", err)
 	}
-	if err := announce(s.socks, handler.access); err != nil {
-		return err
-	}
 	defer data.record.Stopped()
-	return serve(ctx, cfg, handler, s.door, background, s.ready, s.host, s.log)
+	return serve(ctx, cfg, handler, s.door, background, s.ready, func() error { return announce(s.socks, handler.access) }, s.host, s.log)
 }
 
 // serve serves requests and runs the background functions until ctx ends, or until the HTTP
-// server or one of these functions fails. Then it lets requests finish, within
+// server or one of these functions fails. It calls announce once requests are answered, since
+// whoever is told may send one at once. In the end it lets requests finish, within
 // http.drain_timeout. It stops the background functions only after that, because requests
 // depend on them.
 func serve(ctx context.Context, cfg *config.Config, handler *site, door *entrance,
-	background []func(context.Context) error, ready *readiness, host *manager, log *slog.Logger,
+	background []func(context.Context) error, ready *readiness, announce func() error, host *manager, log *slog.Logger,
 ) error {
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
@@ -199,6 +197,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, door *entranc
 	}
 	door.open(handler)
 	group.Go(door.wait)
+	group.Go(announce)
 	host.ready(door.socks.url())
 	group.Go(func() error {
 		defer stopWork()
