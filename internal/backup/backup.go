@@ -85,7 +85,7 @@
 // lost blob doesn't exist for clients, who push it again. Files of the database have no such state,
 // so a damaged one ends the restore.
 //
-// What is lost is decided before anything changes. The restore reads all copies first, which takes
+// A restore decides which content is lost before it changes anything. It reads all copies first, which takes
 // as long as reading them does, and marks as lost only as many as it found then. A volume that
 // disappears while the copies are read once more would otherwise turn a good backup into a registry
 // without blobs. For the same reason more than half is refused.

@@ -54,7 +54,7 @@
 //
 // # Decisions
 //
-// What must be decided alike, or in one round trip, is a function of the database (routines/).
+// Decisions that several statements must make alike, or in one round trip, are functions of the database (routines/).
 // Deciding about a log-in and counting it must be one transaction behind one round trip
 // (loginfailures.sql). Pruning, reviews and requests must decide alike what is held (holds.sql).
 //

@@ -4,7 +4,7 @@
 //
 // # Decisions
 //
-// What is checked is what is served. CheckSettings looks at what package config doesn't validate,
+// "config check" checks what serve uses. CheckSettings looks at what package config doesn't validate,
 // and connects to nothing: it makes the same clients and reads the same files as the server. The
 // commands serve, "config check" and doctor call it, so none of them knows a problem that another
 // one doesn't.
