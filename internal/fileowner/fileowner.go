@@ -2,7 +2,9 @@
 
 // Package fileowner gives what root creates to the owner of the place. An operator runs commands of
 // Purser as root on the data of a service that runs as another user, and the service must be able to
-// use what the command leaves.
+// use what the command leaves. The goroutines of a process may make the same directories at the same
+// time; of two processes of root that do so, one may leave root's files in a directory that the other
+// is just making.
 package fileowner
 
 import (
@@ -11,8 +13,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 )
+
+// giving is held while a new directory may still have the owner that it will not keep. Else another
+// goroutine, which finds the directory, would give what it makes in it to that owner: to root.
+var giving sync.RWMutex
 
 // Inherit gives a file or directory that this process has created, and has open, to the owner and
 // the group of the directory in which it is. It does nothing if this process isn't root, if root owns
@@ -21,6 +28,12 @@ func Inherit(f *os.File) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
+	giving.RLock()
+	defer giving.RUnlock()
+	return inherit(f)
+}
+
+func inherit(f *os.File) error {
 	dir, err := os.Stat(filepath.Dir(f.Name()))
 	if err != nil {
 		return err
@@ -58,7 +71,12 @@ func MkdirAll(path string, mode fs.FileMode) error {
 
 // Mkdir creates a directory as os.Mkdir does, and gives it to the owner of its parent, as Inherit does.
 func Mkdir(path string, mode fs.FileMode) error {
-	if err := os.Mkdir(path, mode); err != nil || os.Geteuid() != 0 {
+	if os.Geteuid() != 0 {
+		return os.Mkdir(path, mode)
+	}
+	giving.Lock()
+	defer giving.Unlock()
+	if err := os.Mkdir(path, mode); err != nil {
 		return err
 	}
 	// The parent's owner could put a link in the place of the new directory; a link isn't followed.
@@ -67,5 +85,5 @@ func Mkdir(path string, mode fs.FileMode) error {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // only its owner is changed
-	return Inherit(f)
+	return inherit(f)
 }

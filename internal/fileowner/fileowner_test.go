@@ -3,10 +3,14 @@
 package fileowner_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/fileowner"
 )
@@ -57,6 +61,47 @@ func TestInherit(t *testing.T) {
 	}
 	if err := fileowner.Mkdir(dir, 0o700); !os.IsExist(err) {
 		t.Errorf("a directory that is there: %v", err)
+	}
+}
+
+// Those that make directories and files in the same new directories at the same time leave each with
+// the owner of the place: none takes the owner of a directory that another is about to give away.
+func TestInheritAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const uid, gid = 4321, 8765
+	place := t.TempDir()
+	if err := os.Chown(place, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 200 {
+		dir := filepath.Join(place, strconv.Itoa(round), "objects", "97")
+		var files []string
+		var group errgroup.Group
+		for i := range 8 {
+			file := filepath.Join(dir, strconv.Itoa(i))
+			files = append(files, file)
+			group.Go(func() error {
+				if err := fileowner.MkdirAll(dir, 0o700); err != nil {
+					return err
+				}
+				f, err := os.Create(file)
+				if err != nil {
+					return err
+				}
+				return errors.Join(fileowner.Inherit(f), f.Close())
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range append(files, dir, filepath.Dir(dir), filepath.Dir(filepath.Dir(dir))) {
+			if u, g := owner(t, path); u != uid || g != gid {
+				t.Fatalf("%s belongs to %d:%d", path, u, g)
+			}
+		}
 	}
 }
 
