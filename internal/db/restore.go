@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
@@ -112,7 +113,9 @@ var createTable = regexp.MustCompile(`(?m)^\s*CREATE TABLE (?:IF NOT EXISTS )?([
 
 // StatsTables returns the names of all tables that the migrations of the statistics have ever
 // created. Some may have been dropped by later migrations.
-func StatsTables() []string {
+func StatsTables() []string { return slices.Clone(tablesOfStats()) }
+
+var tablesOfStats = sync.OnceValue(func() []string {
 	var list []string
 	names, _ := fs.Glob(statsMigrations, "stats/*.sql") //nolint:errcheck // the pattern is valid
 	for _, name := range names {
@@ -126,7 +129,7 @@ func StatsTables() []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
-}
+})
 
 // LockSchema keeps other processes from migrating the connection's database until
 // [UnlockSchema] or the end of the session. It waits for a migration that is running.
