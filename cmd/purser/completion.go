@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// completeFlags adds shell completion to those flags of `cmd` and its subcommands whose
+// completeFlags adds shell completion to those flags of `root` and its subcommands whose
 // value is one of a few words.
-func completeFlags(cmd *cobra.Command) {
+func completeFlags(root *cobra.Command) {
 	words := map[string][]string{
 		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled", "max_bytes", "untagged"},
 		"catalog": upstream.CatalogKinds(),
@@ -23,12 +23,17 @@ func completeFlags(cmd *cobra.Command) {
 	for _, k := range audit.Kinds() {
 		words["kind"] = append(words["kind"], string(k))
 	}
+	completeWords(root, words)
+}
+
+// completeWords completes the flags whose names are in `words`, of `cmd` and its subcommands.
+func completeWords(cmd *cobra.Command, words map[string][]string) {
 	for name, list := range words {
 		if cmd.Flags().Lookup(name) != nil {
 			cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // the flag is there
 		}
 	}
 	for _, c := range cmd.Commands() {
-		completeFlags(c)
+		completeWords(c, words)
 	}
 }

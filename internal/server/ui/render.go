@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/server"
@@ -20,10 +21,9 @@ import (
 var templateFiles embed.FS
 
 // templates has for each page its template with the layout and the shared parts. A page is the
-// file templates/NAME.html; shared are layout.html and the files whose names begin with "part-".
-var templates = parseTemplates()
-
-func parseTemplates() map[string]*template.Template {
+// file templates/NAME.html; shared are layout.html and the files whose names begin with "part-". Only a
+// server needs them, and to parse them takes longer than most commands.
+var templates = sync.OnceValue(func() map[string]*template.Template {
 	shared := template.Must(template.New("layout").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/part-*.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil {
@@ -38,7 +38,7 @@ func parseTemplates() map[string]*template.Template {
 		pages[name] = template.Must(template.Must(shared.Clone()).ParseFS(templateFiles, path))
 	}
 	return pages
-}
+})
 
 // page is what the layout shows around a page's content.
 type page struct {
@@ -100,7 +100,7 @@ func call(method, path string) same { return same{"API", method + " " + apiRoot 
 func (q *request) show(name string, p page) error { return q.showStatus(http.StatusOK, name, p) }
 
 func (q *request) showStatus(status int, name string, p page) error {
-	t := templates[name]
+	t := templates()[name]
 	if t == nil {
 		return fmt.Errorf("there is no page %q", name)
 	}

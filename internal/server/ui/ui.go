@@ -58,6 +58,7 @@ func New(o Options) (*UI, error) {
 		return nil, errors.New("ui: a server and the operations of the management API are required")
 	}
 	u := &UI{server: o.Server, operations: o.Operations, version: o.Version, log: cmp.Or(o.Log, slog.Default())}
+	templates() // now, and not when the first page is asked for
 	u.addRoutes()
 	return u, nil
 }
