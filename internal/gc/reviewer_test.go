@@ -158,15 +158,15 @@ func TestRowThatFailsIsFoundPostponedAndFailed(t *testing.T) {
 func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
-	b.strays(4)
+	b.strays(2) // the pauses after failures grow
 	b.exec(`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
 	b.exec("CREATE TRIGGER dawdle BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION dawdle()")
-	b.start(b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Timeout = time.Second }).Run)
+	b.start(b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Timeout = time.Second / 2 }).Run)
 	b.eventually("all rows are put off", func() bool {
-		return b.count("SELECT count(*) FROM gc_blob_review_queue WHERE review_count = 1 AND review_after > now()") == 4
+		return b.count("SELECT count(*) FROM gc_blob_review_queue WHERE review_count = 1 AND review_after > now()") == 2
 	})
-	if n := b.count("SELECT count(*) FROM blobs"); n != 4 {
-		t.Errorf("%d blobs are left, want 4", n)
+	if n := b.count("SELECT count(*) FROM blobs"); n != 2 {
+		t.Errorf("%d blobs are left, want 2", n)
 	}
 }
 

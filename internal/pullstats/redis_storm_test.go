@@ -23,12 +23,12 @@ import (
 )
 
 // events returns how many pulls TestRedisStorm makes: the value of the environment variable
-// PURSER_TEST_EVENTS or, if it isn't set, 200,000, which takes a few seconds.
+// PURSER_TEST_EVENTS or, if it isn't set, 12,000, or 200,000 with the tag all, which take seconds.
 func events(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("PURSER_TEST_EVENTS")
 	if text == "" {
-		return testscale.Pick(25_000, 200_000)
+		return testscale.Pick(12_000, 200_000)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n <= 0 {

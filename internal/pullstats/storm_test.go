@@ -15,6 +15,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // writers runs n writers, each of which writes `each` entries in many transactions. The
@@ -164,7 +165,7 @@ func (s *shop) kill(ctx context.Context) error {
 	return err
 }
 
-// 200 writers write pulls in transactions that end in any order, while three workers count
+// 100 or 200 writers write pulls in transactions that end in any order, while three workers count
 // and die at every step. Another worker counts the rest in the end. Each pull must count
 // once.
 func TestExactlyOnce(t *testing.T) {
@@ -179,7 +180,7 @@ func TestExactlyOnce(t *testing.T) {
 			for i := range 3 {
 				workers.Go(func() error { return s.crashing(t, ctx, uint64(i), &died) })
 			}
-			entries, err := s.writers(t.Context(), 200, 12)
+			entries, err := s.writers(t.Context(), testscale.Pick(100, 200), 12)
 			must(t, err)
 			counted := number(t, s.stats, "SELECT COALESCE(sum(entries_counted), 0) FROM pullstatisticsprocessingstate")
 			want := int64(0)
