@@ -114,11 +114,12 @@ type Options struct {
 	// AcquireTimeout is how long a statement waits for a connection while all MaxConns are in use.
 	// Then it fails with [ErrBusy]. Default: it waits until its context ends.
 	AcquireTimeout time.Duration
-	// Share names the client whose statements those with a context are. While all connections are in
-	// use, clients get them in turn, and one client has at most three quarters of them, but two at
-	// least. The name "" is for statements of the process itself, which may have all. Default:
-	// statements get connections in the order in which they come.
-	Share func(context.Context) string
+	// Share names the client whose statements those with a context are, and says whether it is known.
+	// While all connections are in use, clients get them in turn, and one client has at most three
+	// quarters of them, but two at least. Known clients come first; while some of them wait, others get
+	// each fourth connection. The name "" is for statements of the process itself, which may have all.
+	// Default: statements get connections in the order in which they come.
+	Share func(context.Context) (client string, known bool)
 	// Replica is the id of this process if it keeps a cache. Every connection has this id in
 	// the session setting purser.replica, so that triggers don't notify this process of its
 	// own changes. If Replica is empty, every process that keeps a cache is notified of

@@ -61,7 +61,7 @@ func WaitingMigrations() (list []string, err error) {
 func SharesWaiting(p *Pool) int {
 	p.shares.mu.Lock()
 	defer p.shares.mu.Unlock()
-	return len(p.shares.waiting)
+	return len(p.shares.known) + len(p.shares.strangers)
 }
 
 // SharesHeld returns of how many clients the pool knows that they have connections or wait.

@@ -15,26 +15,33 @@ import (
 // the whole thousand.
 //
 // A client may have `most` connections at once, less than all, so that others find one however
-// long its statements last. While all are in use, each client that waits gets one in turn. Statements of
-// the process itself, which Options.Share calls "", take turns as those of a client do, but may have
-// all connections.
+// long its statements last. While all are in use, each client that waits gets one in turn. Clients that
+// are known come first, since anybody with many addresses is as many strangers; while both kinds wait,
+// strangers get each fourth connection. Statements of the process itself, which Options.Share calls
+// "", take turns as those of a known client do, but may have all connections.
 type shares struct {
-	of   func(context.Context) string
+	of   func(context.Context) (client string, known bool)
 	most int
 
-	mu      sync.Mutex
-	free    int
-	clients map[string]*sharer // that have connections or wait for one
-	waiting []*sharer          // in the order of their turns
-	conns   map[*pgx.Conn]*sharer
-	waits   int64         // statements that have waited for their turn and got it
-	waited  time.Duration // of these
+	mu        sync.Mutex
+	free      int
+	clients   map[string]*sharer // that have connections or wait for one
+	known     []*sharer          // that wait, in the order of their turns
+	strangers []*sharer          // likewise
+	turns     int                // that were given while strangers waited
+	conns     map[*pgx.Conn]*sharer
+	waits     int64         // statements that have waited for their turn and got it
+	waited    time.Duration // of these
 }
+
+// strangerTurns is of how many turns one goes to strangers, while clients of both kinds wait.
+const strangerTurns = 4
 
 // sharer is a client with connections, or with statements that wait.
 type sharer struct {
-	name string
-	used int
+	name  string
+	known bool // it doesn't change while statements wait
+	used  int
 	// turns belong to the statements that wait, in the order in which they came. One is closed when it
 	// is its statement's turn.
 	turns []chan struct{}
@@ -49,7 +56,7 @@ type share struct {
 
 type shareKey struct{}
 
-func newShares(of func(context.Context) string, conns int) *shares {
+func newShares(of func(context.Context) (client string, known bool), conns int) *shares {
 	return &shares{
 		of: of, free: conns, clients: map[string]*sharer{}, conns: map[*pgx.Conn]*sharer{},
 		most: max(2, conns-max(1, conns/4)), // a request may need a second connection while it has one
@@ -92,7 +99,7 @@ func (s *shares) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 
 // enter waits until the client of the context may have a connection, or the context ends.
 func (s *shares) enter(ctx context.Context) *share {
-	name := s.of(ctx)
+	name, known := s.of(ctx)
 	s.mu.Lock()
 	c := s.clients[name]
 	if c == nil {
@@ -107,7 +114,9 @@ func (s *shares) enter(ctx context.Context) *share {
 	}
 	turn := make(chan struct{})
 	if c.turns = append(c.turns, turn); len(c.turns) == 1 {
-		s.waiting = append(s.waiting, c)
+		c.known = known
+		line := s.lineOf(c)
+		*line = append(*line, c)
 	}
 	s.mu.Unlock()
 	if w, bounded := ctx.Value(waitKey{}).(*wait); bounded {
@@ -133,8 +142,9 @@ func (s *shares) giveUp(c *sharer, turn chan struct{}) bool {
 		return false
 	}
 	if c.turns = slices.Delete(c.turns, i, i+1); len(c.turns) == 0 {
-		i := slices.Index(s.waiting, c)
-		s.waiting = slices.Delete(s.waiting, i, i+1)
+		line := s.lineOf(c)
+		i := slices.Index(*line, c)
+		*line = slices.Delete(*line, i, i+1)
 		s.forget(c)
 	}
 	return true
@@ -148,17 +158,43 @@ func (s *shares) leave(c *sharer) {
 	c.used--
 	s.free++
 	s.forget(c)
-	i := slices.IndexFunc(s.waiting, s.mayHave)
-	if i < 0 {
+	next := s.next()
+	if next == nil {
 		return
 	}
-	next := s.waiting[i]
-	s.waiting = slices.Delete(s.waiting, i, i+1)
 	s.free, next.used = s.free-1, next.used+1
 	close(next.turns[0])
 	if next.turns = next.turns[1:]; len(next.turns) > 0 {
-		s.waiting = append(s.waiting, next)
+		line := s.lineOf(next)
+		*line = append(*line, next)
 	}
+}
+
+// lineOf returns the line in which a client waits. The caller holds mu.
+func (s *shares) lineOf(c *sharer) *[]*sharer {
+	if c.known {
+		return &s.known
+	}
+	return &s.strangers
+}
+
+// next takes the client whose turn it is out of its line; nil: none of those that wait may have a
+// connection. The caller holds mu.
+func (s *shares) next() *sharer {
+	first, second := &s.known, &s.strangers
+	if len(s.strangers) > 0 {
+		if s.turns++; s.turns%strangerTurns == 0 {
+			first, second = second, first
+		}
+	}
+	for _, line := range []*[]*sharer{first, second} {
+		if i := slices.IndexFunc(*line, s.mayHave); i >= 0 {
+			c := (*line)[i]
+			*line = slices.Delete(*line, i, i+1)
+			return c
+		}
+	}
+	return nil
 }
 
 // forget drops a client that has no connection and doesn't wait. The caller holds mu.

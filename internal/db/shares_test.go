@@ -7,10 +7,13 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -26,7 +29,10 @@ func as(ctx context.Context, client string) context.Context {
 func sharedPool(t *testing.T, conns int, timeout time.Duration) *db.DB {
 	t.Helper()
 	d, err := db.Open(t.Context(), db.Options{DSN: dbtest.DSN(t), MaxConns: conns, AcquireTimeout: timeout, Log: slog.New(slog.DiscardHandler),
-		Share: func(ctx context.Context) string { client, _ := ctx.Value(clientKey{}).(string); return client }})
+		Share: func(ctx context.Context) (string, bool) {
+			client, _ := ctx.Value(clientKey{}).(string)
+			return client, !strings.HasPrefix(client, "stranger")
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +104,61 @@ func TestSharesTakeTurns(t *testing.T) {
 	}
 }
 
+// While all connections are in use, known clients get them before strangers who came first, but each
+// fourth is a stranger's.
+func TestSharesKnownComeFirst(t *testing.T) {
+	t.Parallel()
+	d := sharedPool(t, 2, time.Minute)
+	var held []*pgxpool.Conn
+	for range 2 {
+		c, err := d.Pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	const each = 8
+	got := make(chan string)
+	release := make(chan struct{})
+	var group sync.WaitGroup
+	defer group.Wait()
+	for i := range 2 * each {
+		name := fmt.Sprint("stranger", i)
+		if i >= each {
+			name = fmt.Sprint("known", i)
+		}
+		group.Go(func() {
+			c, err := d.Pool.Acquire(as(t.Context(), name))
+			if err != nil {
+				t.Errorf("%s gets no connection: %v", name, err)
+				return
+			}
+			defer c.Release()
+			got <- name
+			<-release
+		})
+		for db.SharesWaiting(d.Pool) != i+1 {
+			runtime.Gosched()
+		}
+	}
+	held[0].Release()
+	defer held[1].Release()
+	var order []string
+	for range 2 * each {
+		order = append(order, <-got)
+		release <- struct{}{}
+	}
+	strangers := 0
+	for _, name := range order[:each] {
+		if strings.HasPrefix(name, "stranger") {
+			strangers++
+		}
+	}
+	if strangers != each/4 {
+		t.Errorf("%d of the first %d connections went to strangers: %v", strangers, each, order)
+	}
+}
+
 // A client that has its share waits for a connection no longer than others, though one is free.
 func TestSharesBoundTheWait(t *testing.T) {
 	t.Parallel()
@@ -133,7 +194,7 @@ func TestSharesStorm(t *testing.T) {
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			for range each {
-				ctx, cancel := context.WithCancel(as(t.Context(), fmt.Sprint("client", client)))
+				ctx, cancel := context.WithCancel(as(t.Context(), fmt.Sprint([]string{"client", "stranger"}[client%2], client)))
 				switch r.IntN(4) {
 				case 0:
 					cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,6 +135,32 @@ func TestRequestsOfAnAccount(t *testing.T) {
 	r.Do(t, "GET", "/v2/", "", from("ann", "198.51.100.3")...).Want(t, 200, "")
 	if n := metric(t, reg, "purser_limit_refused_total", limit.AccountRequests); n != 1 {
 		t.Errorf("%v were counted", n)
+	}
+}
+
+// TestAddressesOfAccountsAreKnown: an account has logged in from an address. What comes from there is a
+// known client's, and what comes from elsewhere, or with a wrong password, a stranger's.
+func TestAddressesOfAccountsAreKnown(t *testing.T) {
+	t.Parallel()
+	r, _ := limitedAccounts(t, func(*server.Limits) {})
+	r.Handler.Mount(server.Mount{Prefix: "/sharer", Exact: true, MarshalError: func(e *oci.Error) []byte { return oci.MarshalErrors(e) },
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+			client, known := server.ShareOf(request.Context())
+			fmt.Fprintf(w, "%s %v", client, known)
+		})})
+	for _, step := range []struct {
+		headers []string
+		want    string
+	}{
+		{[]string{"X-Forwarded-For", "198.51.100.1"}, "198.51.100.1 false"},
+		{from("ann", "198.51.100.1"), "ann true"},
+		{[]string{"X-Forwarded-For", "198.51.100.1"}, "198.51.100.1 true"},
+		{append(servertest.Basic("ann", "wrong"), "X-Forwarded-For", "198.51.100.2"), "198.51.100.2 false"},
+		{[]string{"X-Forwarded-For", "198.51.100.2"}, "198.51.100.2 false"},
+	} {
+		if got := string(r.Do(t, "GET", "/sharer", "", step.headers...).Content); got != step.want {
+			t.Errorf("a request with %v is of %q, want %q", step.headers, got, step.want)
+		}
 	}
 }
 

@@ -83,7 +83,9 @@ func (s *Server) admitAccount(o *Observation) (done func(), err error) {
 		return nil, oci.Errorf(oci.Unavailable, "there are too many requests of %s: try again in a moment", limit.ShareOwner(share))
 	}
 	o.Lease.Account(account)
-	o.sharer.Store(&share)
+	if of := o.sharer.Swap(&sharer{share, true}); of != nil && !of.known {
+		s.addresses.Set(of.name, struct{}{})
+	}
 	return func() { s.accounts.Done(share) }, nil
 }
 

@@ -61,7 +61,14 @@ type Observation struct {
 	absoluteBase string
 	// sharer is whose share the request uses (ShareOf): it changes when the account is known, while
 	// work that the request has begun may still go on.
-	sharer atomic.Pointer[string]
+	sharer atomic.Pointer[sharer]
+}
+
+// sharer is a client among those that share what the registry has. Known are accounts, and addresses
+// from which an account has logged in lately.
+type sharer struct {
+	name  string
+	known bool
 }
 
 type observationKey struct{}
@@ -110,15 +117,16 @@ func (o *Observation) Share() string { return limit.Share(o.Account()) }
 
 // ShareOf names whose share of what all clients share the request with a context uses: that of its
 // account (Observation.Share) or, as long as it has none, of its client's address. "" for work of the process.
-func ShareOf(ctx context.Context) string {
+// `known` says whether that is an account, an address from which one has logged in lately, or the process.
+func ShareOf(ctx context.Context) (client string, known bool) {
 	o, ok := ctx.Value(observationKey{}).(*Observation)
 	if !ok {
-		return ""
+		return "", true
 	}
-	if name := o.sharer.Load(); name != nil {
-		return *name
+	if of := o.sharer.Load(); of != nil {
+		return of.name, of.known
 	}
-	return ""
+	return "", true
 }
 
 // Encrypted says whether the client has sent the request over https: to Purser, or to a trusted
@@ -157,7 +165,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		if s.opt.Tracing { // otelhttp takes the first entry of X-Forwarded-For, which any client can forge
 			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("client.address", ClientAddress(remote)))
 		}
-		o.sharer.Store(&o.Client)
+		_, known := s.addresses.Get(o.Client)
+		o.sharer.Store(&sharer{o.Client, known})
 		o.Lease = s.budget.Lease(o.Client)
 		w.Header()["X-Request-Id"] = []string{o.ID}
 		w.Header()["X-Content-Type-Options"] = noSniff

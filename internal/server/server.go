@@ -32,6 +32,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/boundedcache"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -99,6 +100,9 @@ type Mount struct {
 	Challenge func(Challenge) string
 }
 
+// knownAddresses is how many addresses a server remembers from which accounts have logged in.
+const knownAddresses = 65_536
+
 // Server is the registry's http.Handler.
 type Server struct {
 	opt     Options
@@ -110,9 +114,11 @@ type Server struct {
 	// numbers with the limits. accounts counts the same requests for each account that is
 	// logged in, and for the robots of each namespace; admitAccount compares these numbers with
 	// the limit per client.
-	budget    *limit.Budget
-	requests  *limit.Counter
-	accounts  *limit.Counter
+	budget   *limit.Budget
+	requests *limit.Counter
+	accounts *limit.Counter
+	// addresses are those from which accounts have logged in lately.
+	addresses *boundedcache.Cache[string, struct{}]
 	origin    *http.CrossOriginProtection
 	handler   http.Handler
 	external  *external
@@ -136,6 +142,7 @@ func New(o Options) (*Server, error) {
 	s.budget = limit.NewBudget(o.Limits.Memory)
 	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)
 	s.accounts = limit.NewCounter(0, o.Limits.ClientRequests)
+	s.addresses = boundedcache.New(boundedcache.Options[string, struct{}]{Entries: knownAddresses})
 	for _, origin := range o.Origins {
 		if err := s.origin.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("server: %w", err)
