@@ -217,7 +217,7 @@ func wants(t *testing.T, what string, err error) {
 // mounted returns an error unless the log has a request that mounted a blob in a repository. The
 // clients here never send a blob in a POST, so an answer with 201 to one says that.
 func (r *registry) mounted(repo string) error {
-	if line := fmt.Sprintf(`"method":"POST","path":"/v2/%s/blobs/uploads/","status":201`, repo); !strings.Contains(r.p.out.String(), line) {
+	if line := fmt.Sprintf(`"http.request.method":"POST","url.path":"/v2/%s/blobs/uploads/","http.response.status_code":201`, repo); !strings.Contains(r.p.out.String(), line) {
 		return fmt.Errorf("the log has no mount in %s", repo)
 	}
 	return nil

@@ -316,7 +316,9 @@ func (s *proxyScene) uploadsOverBothReplicas(a *api) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	patches := func(r *registry) int { return logged(r, `"method":"PATCH"`, "proxied/chunks", `"status":202`) }
+	patches := func(r *registry) int {
+		return logged(r, `"http.request.method":"PATCH"`, "proxied/chunks", `"http.response.status_code":202`)
+	}
 	for patches(s.replicas[0]) == 0 || patches(s.replicas[1]) == 0 {
 		if len(content) > 10<<20 {
 			s.t.Fatalf("%d chunks went to one replica, %d to the other", patches(s.replicas[0]), patches(s.replicas[1]))
@@ -407,7 +409,7 @@ func (s *proxyScene) clientsAreKnown(a *api) {
 		}
 		eventually(s.t, 10*time.Second, func() error {
 			for _, r := range s.replicas {
-				if logged(r, agent, `"remote":"`+clientHost, `"proxy":"127.0.0.1:`) > 0 {
+				if logged(r, agent, `"client.address":"`+clientHost, `"network.peer.address":"127.0.0.1"`) > 0 {
 					return nil
 				}
 			}

@@ -66,7 +66,7 @@ func (s *rollingScene) awaitReady(r *registry) {
 	})
 }
 
-var statusFrom500 = regexp.MustCompile(`"status":5\d\d`)
+var statusFrom500 = regexp.MustCompile(`"http\.response\.status_code":5\d\d`)
 
 // keepFailures keeps what a replica that has ended logged about requests that failed.
 func (s *rollingScene) keepFailures(r *registry) {

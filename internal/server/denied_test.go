@@ -136,7 +136,7 @@ func (r *registry) wantsNoWrongStatement(t *testing.T) {
 	for _, line := range r.Log.Records(t, "request failed") {
 		for _, state := range []string{"42P01", "42883"} {
 			if text := fmt.Sprint(line["error"]); strings.Contains(text, "SQLSTATE "+state) {
-				t.Errorf("%v %v: %s", line["method"], line["path"], text)
+				t.Errorf("%v %v: %s", line["http.request.method"], line["url.path"], text)
 			}
 		}
 	}

@@ -265,7 +265,8 @@ func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 
 // logRequest writes the request's line in the log. A request is always logged, with the error,
 // if its status is at least 500, its answer was cut off by the store, or its handler panicked.
-// Other requests are logged only if the access log is on.
+// Other requests are logged only if the access log is on. The keys are those of OpenTelemetry's
+// semantic conventions where these have one.
 func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration, panicked ...slog.Attr) {
 	level, message := slog.LevelInfo, "request"
 	if o.status >= 500 || o.cut || panicked != nil {
@@ -273,19 +274,19 @@ func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration,
 	} else if !s.opt.AccessLog {
 		return
 	}
-	remote := r.RemoteAddr
-	if o.proxy != "" && ClientPort(remote) == 0 { // the proxy doesn't name the client's port
-		remote = ClientAddress(remote)
-	}
-	attrs := [15]slog.Attr{
-		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", o.status),
-		slog.Int64("sent", o.sent), slog.Int64("received", o.read), slog.Duration("took", took),
-		slog.String("remote", remote), slog.String("agent", r.UserAgent()), slog.String("request_id", o.ID),
-		slog.String("account", o.Account()),
+	attrs := [16]slog.Attr{
+		slog.String("http.request.method", r.Method), slog.String("url.path", r.URL.Path), slog.Int("http.response.status_code", o.status),
+		slog.Int64("http.response.body.size", o.sent), slog.Int64("http.request.body.size", o.read),
+		slog.Float64("http.server.request.duration", took.Seconds()),
+		slog.String("client.address", ClientAddress(r.RemoteAddr)), slog.String("user_agent.original", r.UserAgent()),
+		slog.String("request_id", o.ID), slog.String("account", o.Account()),
 	}
 	list := attrs[:10]
+	if port := ClientPort(r.RemoteAddr); port != 0 { // not every proxy names it
+		list = append(list, slog.Int("client.port", port))
+	}
 	if o.proxy != "" {
-		list = append(list, slog.String("proxy", o.proxy))
+		list = append(list, slog.String("network.peer.address", ClientAddress(o.proxy)))
 	}
 	if id := traceID(r); id != "" {
 		list = append(list, slog.String("trace_id", id))

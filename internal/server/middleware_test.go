@@ -94,17 +94,18 @@ func TestAccessLog(t *testing.T) {
 		return len(by) >= 7 && by["req-4"] != nil
 	})
 	for id, want := range map[string]map[string]any{
-		"req-1": {"level": "INFO", "method": "GET", "path": "/v2/a/blobs/" + d.String(), "status": 200.0, "sent": 10.0, "received": 0.0, "agent": "test/1"},
-		"req-2": {"status": 404.0},
-		"req-3": {"method": "PATCH", "status": 202.0, "received": 5.0, "sent": 0.0},
-		"req-4": {"method": "HEAD", "status": 200.0, "sent": 0.0},
+		"req-1": {"level": "INFO", "http.request.method": "GET", "url.path": "/v2/a/blobs/" + d.String(), "http.response.status_code": 200.0, "http.response.body.size": 10.0, "http.request.body.size": 0.0, "user_agent.original": "test/1",
+			"client.address": "127.0.0.1"},
+		"req-2": {"http.response.status_code": 404.0},
+		"req-3": {"http.request.method": "PATCH", "http.response.status_code": 202.0, "http.request.body.size": 5.0, "http.response.body.size": 0.0},
+		"req-4": {"http.request.method": "HEAD", "http.response.status_code": 200.0, "http.response.body.size": 0.0},
 	} {
 		for k, v := range want {
 			if by[id][k] != v {
 				t.Errorf("%s: %s is %v, want %v", id, k, by[id][k], v)
 			}
 		}
-		if by[id]["remote"] == "" || by[id]["took"] == nil {
+		if took, _ := by[id]["http.server.request.duration"].(float64); took <= 0 || took > 60 || by[id]["client.port"] == nil {
 			t.Errorf("%s: %v", id, by[id])
 		}
 	}
@@ -150,7 +151,7 @@ func TestFailureIsOneLine(t *testing.T) {
 				continue
 			}
 			line, named := lines[0], len(headers) > 3 && strings.Contains(headers[3], trace)
-			if a.StatusCode == 500 && (line["msg"] != "request failed" || line["level"] != "ERROR" || line["error"] != "the cause" || line["status"] != 500.0) {
+			if a.StatusCode == 500 && (line["msg"] != "request failed" || line["level"] != "ERROR" || line["error"] != "the cause" || line["http.response.status_code"] != 500.0) {
 				t.Errorf("%s: %v", path, line)
 			}
 			if got := line["trace_id"]; named && got != trace || !named && got != nil {
@@ -197,7 +198,7 @@ func TestPanic(t *testing.T) {
 		t.Errorf("internal text was sent: %s", a.Content)
 	}
 	list := r.Log.Records(t, "request failed")
-	if len(list) != 1 || list[0]["level"] != "ERROR" || list[0]["panic"] != "a bug" || list[0]["request_id"] != "p1" || list[0]["path"] != "/v2/a/manifests/v1" ||
+	if len(list) != 1 || list[0]["level"] != "ERROR" || list[0]["panic"] != "a bug" || list[0]["request_id"] != "p1" || list[0]["url.path"] != "/v2/a/manifests/v1" ||
 		!strings.Contains(list[0]["stack"].(string), "middleware_test.go") {
 		t.Errorf("log: %v", list)
 	}
@@ -272,7 +273,7 @@ func TestSendfile(t *testing.T) {
 			}
 		}
 		got := r.Log.Records(t, "request")
-		if last := got[len(got)-2:]; last[0]["sent"].(float64)+last[1]["sent"].(float64) != 100_090 {
+		if last := got[len(got)-2:]; last[0]["http.response.body.size"].(float64)+last[1]["http.response.body.size"].(float64) != 100_090 {
 			t.Errorf("tracing %v: bytes in the log %v", tracing, last)
 		}
 	}

@@ -62,7 +62,7 @@ func TestForgedHeaders(t *testing.T) {
 			"X-Forwarded-Proto", "https", "Forwarded", "host=evil.example;proto=https").Want(t, 403, oci.Denied)
 		eventually(t, "nine lines", func() bool { return len(r.Log.Records(t, "request")) >= 9 })
 		for _, line := range r.Log.Records(t, "request") {
-			if remote, _ := line["remote"].(string); !strings.HasPrefix(remote, "127.0.0.1:") || line["proxy"] != nil {
+			if line["client.address"] != "127.0.0.1" || line["network.peer.address"] != nil {
 				t.Errorf("%s: an address is believed: %v", what, line)
 			}
 		}
@@ -80,7 +80,7 @@ func TestHeadersThatDisagree(t *testing.T) {
 	}
 	eventually(t, "three lines", func() bool { return len(r.Log.Records(t, "request")) == 3 })
 	for _, line := range r.Log.Records(t, "request") {
-		if remote, _ := line["remote"].(string); !strings.HasPrefix(remote, "127.0.0.1:") {
+		if line["client.address"] != "127.0.0.1" {
 			t.Errorf("an address is believed: %v", line)
 		}
 	}

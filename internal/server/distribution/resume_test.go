@@ -286,7 +286,7 @@ func TestMaxRequestOfDownload(t *testing.T) {
 	w.Send(t, "GET", "/v2/a/blobs/"+d.String(), nil, "")
 	eventually(t, "the end of a download that nobody reads", func() bool {
 		for _, rec := range r.Log.Records(t, "request") {
-			if rec["method"] == "GET" && strings.HasPrefix(rec["path"].(string), "/v2/a/blobs/") {
+			if rec["http.request.method"] == "GET" && strings.HasPrefix(rec["url.path"].(string), "/v2/a/blobs/") {
 				return true
 			}
 		}

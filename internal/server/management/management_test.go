@@ -135,7 +135,7 @@ func TestAPIRefusals(t *testing.T) {
 	}
 	r.Do(t, "GET", "/v2/a/b/manifests/v2", "").Want(t, 404, oci.ManifestUnknown)
 	for _, record := range r.Log.Records(t, "request") {
-		if status := record["status"].(float64); status >= 400 && record["error"] == nil {
+		if status := record["http.response.status_code"].(float64); status >= 400 && record["error"] == nil {
 			t.Errorf("a refusal is logged without its reason: %v", record)
 		}
 	}
