@@ -59,7 +59,10 @@ func TestOpsAlerts(t *testing.T) {
 
 	p := startPrometheus(t, r.debug)
 	eventually(t, readyWithin, func() error { return p.sees(names) })
-	if firing := p.alerts(t); len(firing) > 0 {
+	others := func() []string { // nobody has made a backup
+		return slices.DeleteFunc(p.alerts(t), func(alert string) bool { return alert == "PurserNeverBackedUp pending" })
+	}
+	if firing := others(); len(firing) > 0 {
 		t.Errorf("alerts of a healthy registry: %v", firing)
 	}
 	redis.p.kill() // the metrics are the process's, not made up
@@ -67,7 +70,7 @@ func TestOpsAlerts(t *testing.T) {
 	redis.p = nil
 	redis.Start()
 	eventually(t, readyWithin, func() error {
-		if firing := p.alerts(t); len(firing) > 0 {
+		if firing := others(); len(firing) > 0 {
 			return fmt.Errorf("alerts with Redis back: %v", firing)
 		}
 		return nil
