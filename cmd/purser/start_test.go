@@ -199,8 +199,8 @@ func TestFailedStartLetsGo(t *testing.T) {
 	l.Close()
 }
 
-// Whoever reads that the registry is ready may send requests at once, however long the start took: they
-// neither wait nor are they refused.
+// TestReadyRegistryServes: a client sends a request as soon as the registry says that it is ready. The
+// registry must answer with 200, however long its start took.
 func TestReadyRegistryServes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

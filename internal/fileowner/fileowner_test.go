@@ -64,8 +64,8 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// Those that make directories and files in the same new directories at the same time leave each with
-// the owner of the place: none takes the owner of a directory that another is about to give away.
+// TestInheritAtTheSameTime: several goroutines make the same new directories, and files in them, at the
+// same time. Each file and directory must belong to the owner of the place, and none to root.
 func TestInheritAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

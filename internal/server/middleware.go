@@ -64,8 +64,8 @@ type Observation struct {
 	sharer atomic.Pointer[sharer]
 }
 
-// sharer is a client among those that share what the registry has. Known are accounts, and addresses
-// from which an account has logged in lately.
+// sharer is a client whose requests share connections with those of others. An account is known, and
+// so is an address from which an account has logged in lately.
 type sharer struct {
 	name  string
 	known bool

@@ -183,7 +183,7 @@ func (s starting) run(ctx context.Context, cfg *config.Config, announce func(*so
 
 // serve serves requests and runs the background functions until ctx ends, or until the HTTP
 // server or one of these functions fails. It calls announce once requests are answered, since
-// whoever is told may send one at once. In the end it lets requests finish, within
+// clients may send requests as soon as they see the announcement. In the end it lets requests finish, within
 // http.drain_timeout. It stops the background functions only after that, because requests
 // depend on them.
 func serve(ctx context.Context, cfg *config.Config, handler *site, door *entrance,
