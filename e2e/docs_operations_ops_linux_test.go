@@ -31,8 +31,7 @@ func TestOpsDocsOperations(t *testing.T) {
 	r.Stop()
 
 	p.move("purser/blobs", "lost-blobs")
-	p.exits[strings.TrimSpace(p.Section("The blob store is lost")[0].text)] = 4
-	p.expect(p.Run("The blob store is lost"), "lost")
+	p.lostBlobs(im)
 	r = p.Registry()
 	if status := getStatus(t.Context(), r.URL()+"/v2/acme/app/manifests/v1"); status != http.StatusOK {
 		t.Errorf("a manifest, whose blobs are lost: status %d", status)
@@ -41,6 +40,24 @@ func TestOpsDocsOperations(t *testing.T) {
 	im.whole(r, "v1")
 	r.Stop()
 	p.leakedSecret()
+}
+
+// lostBlobs copies the objects of a lost store back from a backup. Then it loses them again, and lets
+// the registry begin with an empty store.
+func (p *docPage) lostBlobs(im *images) {
+	p.t.Helper()
+	blocks := p.Section("The blob store is lost")
+	if len(blocks) != 2 {
+		p.t.Fatalf("%d blocks of commands say what to do about a lost store, want 2", len(blocks))
+	}
+	p.RunBlock(blocks[0])
+	r := p.Registry()
+	im.whole(r, "v1", "v2", "v3")
+	r.Stop()
+
+	p.move("purser/blobs", "lost-blobs-again")
+	p.exits[strings.TrimSpace(blocks[1].text)] = 4
+	p.expect(p.RunBlock(blocks[1]), "lost")
 }
 
 // deletedRepository deletes a repository, and restores it.

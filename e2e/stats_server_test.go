@@ -108,10 +108,13 @@ func TestStatsServerDown(t *testing.T) {
 	}
 	gone, kept := e.ids("acme/app"), e.ids("acme/web")
 	e.pulled(append(gone, kept...), "v", pulls)
+	crane := toolClient(t, "crane")
+	// The first pull of an idle process would wait for a while, so that no judge relies on the
+	// process's last report.
+	crane.Run("digest", e.r.Ref("acme/web", "v1"))
 	e.stats.Stop(syscall.SIGINT)
 
 	before := len(e.r.p.out.String())
-	crane := toolClient(t, "crane")
 	e.r.manage("DELETE", "/repository/acme/app", nil, nil, http.StatusNoContent)
 	crane.Refused("digest", e.r.Ref("acme/app", "v1"))
 	crane.Run("digest", e.r.Ref("acme/web", "v1"))
