@@ -1,6 +1,7 @@
 package distribution_test
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"sync/atomic"
@@ -61,18 +62,25 @@ func TestQuotaRefusesBeforeTheBody(t *testing.T) {
 // sent too much.
 func TestQuotaStopsAStream(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.Push(t, "acme/app", "x")
-	r.limited(t, catalog.Usage{Bytes: 1 << 20})
-	sent := &counter{r: io.LimitReader(endless{}, 1<<30)}
-	a, err := r.Try(t.Context(), "PATCH", r.StartUpload(t, "acme/app", ""), sent)
-	if err == nil {
-		a.Want(t, 409, oci.Denied)
+	// The store writes pieces of 512 KiB, and the first while the next is read. The smaller limit is
+	// met then.
+	for _, limit := range []int64{1 << 20, 700 << 10} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			r.Push(t, "acme/app", "x")
+			r.limited(t, catalog.Usage{Bytes: limit})
+			sent := &counter{r: io.LimitReader(endless{}, 1<<30)}
+			a, err := r.Try(t.Context(), "PATCH", r.StartUpload(t, "acme/app", ""), sent)
+			if err == nil {
+				a.Want(t, 409, oci.Denied)
+			}
+			if n := sent.n.Load(); n > 256<<20 {
+				t.Errorf("%d bytes were sent (%v)", n, err)
+			}
+			r.Push(t, "acme/app", "still possible")
+		})
 	}
-	if n := sent.n.Load(); n > 256<<20 {
-		t.Errorf("%d bytes were sent (%v)", n, err)
-	}
-	r.Push(t, "acme/app", "still possible")
 }
 
 type endless struct{}

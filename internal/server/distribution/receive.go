@@ -274,12 +274,14 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	}
 	ss.in.streaming = true
 	ss.in.discard()
-	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), room: ss.room, promise: ss.promise, admit: func(size int64) (int64, error) {
+	// The store writes in a goroutine of its own, which changes ss.u.Ticket when it begins an object.
+	u := ss.u
+	arriving := &admittedReader{r: ss.in, size: u.Size + int64(len(first)), room: ss.room, promise: ss.promise, admit: func(size int64) (int64, error) {
 		more := catalog.UploadNeed{Bytes: max(size, need.Bytes), Digest: ss.d}
 		if length < 0 {
 			more.Bytes, more.Ahead = size, admitEvery
 		}
-		room, beyond, err := ss.api.catalog.ReserveUpload(ctx, ss.u, more)
+		room, beyond, err := ss.api.catalog.ReserveUpload(ctx, u, more)
 		ss.beyond = ss.beyond || beyond
 		return room, err
 	}}
