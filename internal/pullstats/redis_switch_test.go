@@ -68,8 +68,10 @@ func TestSwitch(t *testing.T) {
 			if len(entries) != int(pulls.Load()) {
 				t.Errorf("%d pulls are logged, want %d", len(entries), pulls.Load())
 			}
+			// Half of the replicas count in Redis. On a busy machine Redis takes many of their pulls too
+			// late, which are counted from the log then.
 			for _, by := range []string{audit.CountedByRedis, audit.CountedByAudit} {
-				if n := s.logged(t, by); n < pulls.Load()/4 {
+				if n := s.logged(t, by); n < pulls.Load()/20 {
 					t.Errorf("%d of %d pulls are counted by %s, want more", n, pulls.Load(), by)
 				}
 			}
