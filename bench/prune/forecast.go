@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/bench/meter"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // within is how long a preview or a forecast may take, also on a busy machine.
@@ -43,7 +44,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 		// Half of the tags of each repository fit into this size.
 		{fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%dMB"}`, 500+5*b.tags/b.repositories/2), "1GB,10GB,100GB"},
 	} {
-		policy, err := autoprune.ParsePolicy([]byte(c.policy))
+		policy, err := policy.Parse([]byte(c.policy))
 		if err != nil {
 			return err
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/memory"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
 )
@@ -197,7 +198,7 @@ func (b *bench) pruned(ctx context.Context) error {
 		return err
 	}
 
-	policy, err := autoprune.ParsePolicy(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": %d, "keep": %s}`, b.keep, b.rules))
+	policy, err := policy.Parse(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": %d, "keep": %s}`, b.keep, b.rules))
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/upstream"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -14,10 +14,10 @@ import (
 // value is one of a few words.
 func completeFlags(root *cobra.Command) {
 	words := map[string][]string{
-		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled", "max_bytes", "untagged"},
+		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": policy.MemberOf("method").Choices(),
 		"catalog": upstream.CatalogKinds(),
 	}
-	for _, p := range autoprune.Presets {
+	for _, p := range policy.Presets {
 		words["preset"] = append(words["preset"], p.Name)
 	}
 	for _, k := range audit.Kinds() {

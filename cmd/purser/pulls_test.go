@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
@@ -85,7 +86,7 @@ func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.
 // goingBy is like going, with another policy.
 func goingBy(t *testing.T, pruner *autoprune.Pruner, text string) (tags []string, p *autoprune.Preview) {
 	t.Helper()
-	policy, err := autoprune.ParsePolicy([]byte(text))
+	policy, err := policy.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
@@ -48,7 +49,7 @@ func TestUsesOfTheLastSecond(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			policy, err := autoprune.ParsePolicy([]byte(`{"method": "last_pulled", "olderThan": "30d"}`))
+			policy, err := policy.Parse([]byte(`{"method": "last_pulled", "olderThan": "30d"}`))
 			if err != nil {
 				t.Fatal(err)
 			}

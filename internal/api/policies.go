@@ -10,29 +10,30 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // PolicyView is an auto-prune policy as answers of the API show it. The members that Quay's API
 // has too come first, then Purser's own.
 type PolicyView struct {
 	UUID   string `json:"uuid"`
-	Method string `json:"method" doc:"creation_date, number_of_tags, last_pulled, max_bytes or untagged; empty for a policy with a problem"`
-	Value  any    `json:"value" doc:"The age of creation_date, last_pulled and untagged, the number of number_of_tags, the size of max_bytes"`
-	autoprune.CountingForm
+	Method string `json:"method" doc:"How tags are selected; empty for a policy with a problem"`
+	Value  any    `json:"value" doc:"What the method takes: olderThan, numTags or maxBytes"`
+	policy.Counting
 	TagPattern        *string `json:"tagPattern" doc:"Null: all tags"`
 	TagPatternMatches bool    `json:"tagPatternMatches"`
 	RemoveOrphans     bool    `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
-	autoprune.SelectorForm
-	autoprune.SafeguardForm
-	Keep       []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
-	Warnings   []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
-	Problem    string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
-	Stored     string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
-	ActiveFrom *time.Time           `json:"active_from,omitempty" doc:"When the policy's grace period ends. Absent: it has none"`
-	Setting    string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
-	Version    int64                `json:"version" doc:"Each saving of the policy raises it"`
-	CreatedAt  time.Time            `json:"created_at"`
-	UpdatedAt  time.Time            `json:"updated_at" doc:"When the policy was last saved"`
+	policy.Selectors
+	policy.Safeguards
+	Keep       []policy.KeepRule `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
+	Warnings   []string          `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
+	Problem    string            `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
+	Stored     string            `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
+	ActiveFrom *time.Time        `json:"active_from,omitempty" doc:"When the policy's grace period ends. Absent: it has none"`
+	Setting    string            `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
+	Version    int64             `json:"version" doc:"Each saving of the policy raises it"`
+	CreatedAt  time.Time         `json:"created_at"`
+	UpdatedAt  time.Time         `json:"updated_at" doc:"When the policy was last saved"`
 }
 
 // PolicyList has the policies of a place.
@@ -46,18 +47,8 @@ var ReadOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "sett
 
 // PolicyForm describes a policy in requests.
 type PolicyForm struct {
-	Method    string `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes,untagged" doc:"How tags are selected"`
-	OlderThan string `json:"olderThan,omitempty" doc:"For creation_date, last_pulled and untagged: digits and one of s, m, h, d, w, y" example:"2w"`
-	NumTags   int    `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
-	autoprune.CountingForm
-	MaxBytes          string  `json:"maxBytes,omitempty" doc:"For max_bytes: how much the most recently used tags of a repository, which stay, may store" example:"50GiB"`
-	Value             any     `json:"value,omitempty" doc:"Another name for olderThan, numTags or maxBytes, in place of it; for the first two it is Quay's"`
-	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
-	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
-	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`
-	autoprune.SelectorForm
-	autoprune.SafeguardForm
-	Keep []autoprune.KeepForm `json:"keep,omitempty" maxItems:"16" doc:"Keep rules: the tags that stay, whatever policies of the repository select them. Only tags that tagPattern selects"`
+	policy.Policy
+	Value any `json:"value,omitempty" doc:"Another name for olderThan, numTags or maxBytes, in place of it; for the first two it is Quay's"`
 }
 
 // TransformSchema adds the read-only members of a policy.
@@ -85,15 +76,15 @@ func (PolicyText) Schema(r huma.Registry) *huma.Schema {
 
 // PolicyIDBody is the answer to the creation or the deletion of a policy.
 type PolicyIDBody struct {
-	UUID     string              `json:"uuid" doc:"Identifier of the policy"`
-	Warnings []string            `json:"warnings,omitempty" doc:"What the policy surely wasn't meant to do, as sentences"`
-	Found    []autoprune.Warning `json:"found,omitempty" doc:"The same with codes, numbers and examples; of a deletion, what other policies would delete without the policy"`
+	UUID     string           `json:"uuid" doc:"Identifier of the policy"`
+	Warnings []string         `json:"warnings,omitempty" doc:"What the policy surely wasn't meant to do, as sentences"`
+	Found    []policy.Warning `json:"found,omitempty" doc:"The same with codes, numbers and examples; of a deletion, what other policies would delete without the policy"`
 }
 
 // JudgedPreview is a preview with the warnings about the policy that is tried out.
 type JudgedPreview struct {
 	autoprune.Preview
-	Found []autoprune.Warning `json:"found,omitempty" doc:"What the policy in the body surely wasn't meant to do, by the tags that there are"`
+	Found []policy.Warning `json:"found,omitempty" doc:"What the policy in the body surely wasn't meant to do, by the tags that there are"`
 }
 
 // MaxPreviewed is the most tags of each list of a preview.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // PruneState is the state of auto-pruning in a namespace.
@@ -56,8 +57,8 @@ type PruneApproval struct {
 
 // RestConfirmation is the body of a request that confirms the warnings of a policy that rests.
 type RestConfirmation struct {
-	Version int64                   `json:"version" minimum:"1" doc:"Version of the policy"`
-	Codes   []autoprune.WarningCode `json:"codes" nullable:"false" maxItems:"32" doc:"Codes of the warnings: all for which the policy rests"`
+	Version int64                `json:"version" minimum:"1" doc:"Version of the policy"`
+	Codes   []policy.WarningCode `json:"codes" nullable:"false" maxItems:"32" doc:"Codes of the warnings: all for which the policy rests"`
 }
 
 // PruneRunList is a page of runs.

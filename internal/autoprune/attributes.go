@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
+	"unique"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // attributedImages is how many manifests an index may list for their configurations to count.
@@ -56,12 +59,12 @@ type attributeJudge struct {
 func newAttributeJudge(saved []Saved) *attributeJudge {
 	j := &attributeJudge{saved: saved}
 	for i := range saved {
-		if p := &saved[i].Policy; p.readsAttributes() {
+		if p := &saved[i].Policy; p.ReadsAttributes() {
 			j.reading = j.reading.with(i)
-			j.annotations = j.annotations || p.where.annotations != nil
-			j.images = j.images || p.readsImages()
+			j.annotations = j.annotations || p.Annotations != nil
+			j.images = j.images || p.ReadsImages()
 		}
-		if saved[i].Policy.readsPlatforms() {
+		if saved[i].Policy.ReadsPlatforms() {
 			j.platforms, j.images = j.platforms.with(i), true
 		}
 	}
@@ -77,7 +80,7 @@ func (j *attributeJudge) asks(t *Tag) bool {
 		return false
 	}
 	for i := range (j.reading | j.platforms).All() {
-		if j.saved[i].Policy.considersManifest(i, t) {
+		if t.namedBy(&j.saved[i].Policy, i) {
 			return true
 		}
 	}
@@ -95,7 +98,7 @@ type matches struct {
 // annotations, or that have none.
 func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) {
 	for i := range j.reading.All() {
-		if matchMap(j.saved[i].Policy.where.annotations, annotations) {
+		if j.saved[i].Policy.MatchAnnotations(annotations) {
 			s = s.with(i)
 		}
 	}
@@ -103,7 +106,7 @@ func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) 
 }
 
 // judge judges a manifest with these images, whose annotations select `annotated`.
-func (j *attributeJudge) judge(annotated PolicySet, images []ImageAttributes) (m matches) {
+func (j *attributeJudge) judge(annotated PolicySet, images []policy.ImageAttributes) (m matches) {
 	if j.platforms != 0 {
 		m.platforms = platformsOf(images)
 	}
@@ -112,7 +115,7 @@ func (j *attributeJudge) judge(annotated PolicySet, images []ImageAttributes) (m
 			m.unmatched = m.unmatched.with(i)
 			continue
 		}
-		switch selected, known := j.saved[i].Policy.matchImages(images); {
+		switch selected, known := j.saved[i].Policy.MatchImages(images); {
 		case selected:
 			m.matched = m.matched.with(i)
 		case known:
@@ -185,7 +188,7 @@ func (s *snapshot) Attributes(ctx context.Context, manifests []int64, judge *att
 	var payload pgtype.DriverBytes // valid until the next row
 	var c storedConfiguration
 	_, err = pgx.ForEachRow(rows, []any{&id, &payload, &c.exists, &c.known, &c.platform, &c.labels}, func() error {
-		own := []ImageAttributes{c.attributes()}
+		own := []policy.ImageAttributes{c.attributes()}
 		if payload == nil {
 			found[id] = judge.judge(judge.reading, own)
 			return nil
@@ -223,7 +226,7 @@ type storedConfiguration struct {
 	platform, labels string
 }
 
-func (c storedConfiguration) attributes() (a ImageAttributes) {
+func (c storedConfiguration) attributes() (a policy.ImageAttributes) {
 	a.PlatformKnown, a.Platform = c.known || !c.exists, c.platform
 	a.LabelsKnown = a.PlatformKnown
 	if c.labels != "" && json.Unmarshal([]byte(c.labels), &a.Labels) != nil {
@@ -290,8 +293,8 @@ func (s *snapshot) indexAttributes(ctx context.Context, indexes map[int64]indexA
 
 // attributes returns the attributes of the images of an index. `stored` has the configurations
 // of the manifests that it lists, as far as they are in the repository, by digest.
-func (x indexAttributes) attributes(stored map[string]storedConfiguration) []ImageAttributes {
-	images := make([]ImageAttributes, len(x.images))
+func (x indexAttributes) attributes(stored map[string]storedConfiguration) []policy.ImageAttributes {
+	images := make([]policy.ImageAttributes, len(x.images))
 	for i, one := range x.images {
 		if c, ok := stored[one.digest]; ok {
 			images[i] = c.attributes()
@@ -301,4 +304,22 @@ func (x indexAttributes) attributes(stored map[string]storedConfiguration) []Ima
 		}
 	}
 	return images
+}
+
+// platformSeparator separates the platforms in Tag.Platforms.
+const platformSeparator = "\x00"
+
+// platformsOf returns the platforms of images in the form of Tag.Platforms.
+func platformsOf(images []policy.ImageAttributes) string {
+	var platforms []string
+	for _, image := range images {
+		switch {
+		case !image.PlatformKnown || image.Platform == "" || strings.Contains(image.Platform, platformSeparator):
+			return ""
+		case image.Platform != policy.UnknownPlatform:
+			platforms = append(platforms, image.Platform)
+		}
+	}
+	slices.Sort(platforms)
+	return unique.Make(strings.Join(slices.Compact(platforms), platformSeparator)).Value()
 }

@@ -49,23 +49,6 @@ type capCount struct {
 	Undecided bool `json:"undecided,omitempty"`
 }
 
-// capped returns whether the policy has a cap and may delete tags.
-func (p *Policy) capped() bool {
-	return p.guard.mode == "" && (p.guard.maxDeleted > 0 || p.guard.maxPercent > 0)
-}
-
-// mayDelete returns how many tags the policy's cap allows, if it considers so many.
-func (p *Policy) mayDelete(considered int64) int64 {
-	most := int64(MaxNumTags)
-	if p.guard.maxDeleted > 0 {
-		most = int64(p.guard.maxDeleted)
-	}
-	if p.guard.maxPercent > 0 {
-		most = min(most, max(1, considered*int64(p.guard.maxPercent)/100))
-	}
-	return most
-}
-
 // newCaps returns the caps at the beginning of a count.
 func newCaps(list []Saved, versions [3]int64) *caps {
 	c := &caps{Counting: true, Versions: versions, Policies: make(map[string]*cappedPolicy)}
@@ -77,7 +60,7 @@ func newCaps(list []Saved, versions [3]int64) *caps {
 
 // of returns what is known of the policy in its version; nil for nothing.
 func (c *caps) of(s Saved) *cappedPolicy {
-	if c == nil || !s.Policy.capped() {
+	if c == nil || !s.Policy.Capped() {
 		return nil
 	}
 	if own := c.Policies[s.ID]; own != nil && own.Version == s.Version {
@@ -88,7 +71,7 @@ func (c *caps) of(s Saved) *cappedPolicy {
 
 // waits returns why the policy deletes nothing because of its cap; "" if it may delete.
 func (c *caps) waits(s Saved) string {
-	if c == nil || c.Counting || !s.Policy.capped() {
+	if c == nil || c.Counting || !s.Policy.Capped() {
 		return ""
 	}
 	switch own := c.of(s); {
@@ -133,7 +116,7 @@ func (c *caps) json() (*string, error) {
 
 // capped returns the policies with a cap that apply somewhere in the namespace.
 func (l *policies) capped() []Saved {
-	return slices.DeleteFunc(l.all(), func(s Saved) bool { return !s.Policy.capped() })
+	return slices.DeleteFunc(l.all(), func(s Saved) bool { return !s.Policy.Capped() })
 }
 
 // loadCaps reads what earlier time slices of the run know of policies with caps. The count
@@ -197,7 +180,7 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 		return false, err
 	}
 	rules, saved := u.policies.of(target)
-	if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.capped() }) {
+	if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.Capped() }) {
 		return true, nil
 	}
 	v := &repositoryRun{slice: u, target: target, saved: saved}
@@ -251,11 +234,11 @@ func countCapped(ctx context.Context, r *tagReader, rules Rules) ([]capCount, er
 		for i := range rules.Policies {
 			p := &rules.Policies[i].Policy
 			switch selected := d.Policies.Has(i); {
-			case !p.capped():
+			case !p.Capped():
 			case selected:
 				counts[i].Considered++
 				counts[i].Selected++
-			case !t.tag.attached() && p.considers(i, &t.tag):
+			case !t.tag.attached() && t.tag.consideredBy(p, i):
 				counts[i].Considered++
 			}
 		}
@@ -286,7 +269,7 @@ func (p *Pruner) decideCaps(ctx context.Context, c *caps, list []Saved, namespac
 		if own == nil {
 			continue
 		}
-		own.Cap = s.Policy.mayDelete(own.Considered)
+		own.Cap = s.Policy.MayDelete(own.Considered)
 		own.Most = own.Cap
 		if by := approved[s.ID]; by.Version == own.Version && by.Most > own.Cap && own.Selected > own.Cap {
 			own.Most, own.Approved = by.Most, true

@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -177,7 +178,7 @@ func TestCapWithin(t *testing.T) {
 		`"maxDeletedPercent": 1, "tagPattern": "^old0", "repositories": ["app/web1"]`: false,
 		`"maxDeleted": 5, "mode": "observe"`:                                          false,
 	} {
-		p := policy(t, `{"method": "creation_date", "olderThan": "1h", `+guard+`}`)
+		p := parsed(t, `{"method": "creation_date", "olderThan": "1h", `+guard+`}`)
 		preview, err := n.pruner.Preview(t.Context(), n.app, autoprune.PreviewOptions{Policy: &p})
 		n.must(err)
 		if got := len(preview.Asks) == 1; got != asks || asks && (preview.Deleted != 0 || preview.WouldDelete != 6 || preview.Asks[0].Would != 6) {
@@ -219,7 +220,7 @@ func TestCapAsksAgain(t *testing.T) {
 	n.run()
 	n.told(3)
 	n.approve(n.asks(6), 6)
-	n.must(n.pruner.Update(t.Context(), n.app, id, policy(t, `{"method": "creation_date", "olderThan": "2h", "maxDeleted": 5}`)))
+	n.must(n.pruner.Update(t.Context(), n.app, id, parsed(t, `{"method": "creation_date", "olderThan": "2h", "maxDeleted": 5}`)))
 	n.quiet()
 	n.run()
 	n.told(4)
@@ -321,7 +322,7 @@ func TestCapInSlices(t *testing.T) {
 			_, err := n.pruner.Work(t.Context())
 			n.must(err)
 		}
-		n.must(n.pruner.Update(t.Context(), n.app, id, policy(t, fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dm", "maxDeleted": 5}`, 60+slices))))
+		n.must(n.pruner.Update(t.Context(), n.app, id, parsed(t, fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dm", "maxDeleted": 5}`, 60+slices))))
 		n.run()
 		n.run()
 		n.approve(n.asks(6), 6)
@@ -392,18 +393,18 @@ func TestCapParsed(t *testing.T) {
 		`"maxdeleted": 5`:                  "maxdeleted",
 		`"maxDeleted": 5, "maxDeleted": 6`: "maxDeleted",
 	} {
-		p, err := autoprune.ParsePolicy([]byte(`{"method": "number_of_tags", "numTags": 3, ` + members + `}`))
-		if field, ok := errors.AsType[*autoprune.FieldError](err); ok {
+		p, err := policy.Parse([]byte(`{"method": "number_of_tags", "numTags": 3, ` + members + `}`))
+		if field, ok := errors.AsType[*policy.FieldError](err); ok {
 			if field.Field != want {
 				t.Errorf("%s: %v, want an error of %s", members, err, want)
 			}
 			continue
 		}
 		text, marshalErr := p.MarshalJSON()
-		if got := p.Safeguards().String(); err != nil || marshalErr != nil || got != want {
+		if got := p.Safeguards.String(); err != nil || marshalErr != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", members, got, err, want)
 		}
-		if again := policy(t, string(text)); !again.Equal(p) || want != "" && again.Equal(policy(t, `{"method": "number_of_tags", "numTags": 3}`)) {
+		if again := parsed(t, string(text)); !again.Equal(p) || want != "" && again.Equal(parsed(t, `{"method": "number_of_tags", "numTags": 3}`)) {
 			t.Errorf("%s is written as %s", members, text)
 		}
 	}

@@ -61,7 +61,7 @@ type configuration struct {
 // several times; then the policies are in doubt about the tags of the images that are left. It
 // calls `alive` before each batch, and returns its errors and those of the database.
 func (p *Pruner) readConfigurations(ctx context.Context, pool db.Querier, t catalog.Repository, saved []Saved, within time.Duration, alive func(context.Context) error) error {
-	if p.opt.Store == nil || !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.readsImages() || s.Policy.readsPlatforms() }) {
+	if p.opt.Store == nil || !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.ReadsImages() || s.Policy.ReadsPlatforms() }) {
 		return nil
 	}
 	until := time.Now().Add(within)

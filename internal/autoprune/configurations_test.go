@@ -135,7 +135,7 @@ func TestRunReadsConfigurations(t *testing.T) {
 	if text := fmt.Sprint(preview.Policies); !strings.Contains(text, "selects none of 4 tags") {
 		t.Errorf("the notices: %s", text)
 	}
-	labels := policy(t, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
+	labels := parsed(t, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
 	forecast, err := l.pruner.Forecast(t.Context(), app, autoprune.ForecastOptions{Policy: &labels, Days: 1})
 	if l.must(err); forecast.Deleted != 2 {
 		t.Errorf("a forecast deletes %d tags: %+v", forecast.Deleted, forecast)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestNewestOfEachBranch: a policy with groupBy leaves the newest tags of each group, and every tag
@@ -17,7 +18,7 @@ func TestNewestOfEachBranch(t *testing.T) {
 	const branches = `{"method": "number_of_tags", "numTags": 2, "groupBy": "^(.+)-[0-9a-f]{7,40}$"}`
 	names := []string{"main-3f2a9c1", "main-20260301", "main-90ab12c", "x-1234567", "x-7654321", "x-aaaaaaa", "production", "latest", "v1.4.2", "release-15", "release-14", "release-13"}
 	r := rules(t)
-	r.Policies = []autoprune.Applied{{ID: "p", Policy: policy(t, branches)}}
+	r.Policies = []autoprune.Applied{{ID: "p", Policy: parsed(t, branches)}}
 	goes, stays := fates(t, r, inOrder(names...))
 	if want := "main-90ab12c x-aaaaaaa"; goes != want {
 		t.Errorf("the policy deletes %q, want %q", goes, want)
@@ -30,7 +31,7 @@ func TestNewestOfEachBranch(t *testing.T) {
 	// Whatever is wrong with the expression, production isn't in a group with others.
 	for _, wrong := range []string{`^(main)?-?`, `^(.+)-v[0-9]`, `(zzz)`, `^(main|x)-`, `^()`} {
 		text := fmt.Sprintf(`{"method": "number_of_tags", "numTags": 1, "groupBy": %q}`, wrong)
-		r.Policies[0].Policy = policy(t, text)
+		r.Policies[0].Policy = parsed(t, text)
 		if goes, _ := fates(t, r, inOrder(names...)); strings.Contains(goes, "production") || strings.Contains(goes, "latest") {
 			t.Errorf("%s deletes %s", text, goes)
 		}
@@ -61,7 +62,7 @@ func fates(t *testing.T, r autoprune.Rules, tags []autoprune.Tag) (goes, stays s
 
 func TestBranchPattern(t *testing.T) {
 	t.Parallel()
-	pattern := regexp.MustCompile(autoprune.BranchPattern)
+	pattern := regexp.MustCompile(policy.BranchPattern)
 	for name, branch := range map[string]string{
 		"main-3f2a9c1": "main", "main-g3f2a9c1": "main", "main-20260301": "main", "main-2026-03-01": "main", "main-20260301120000": "main",
 		"feature-123-3f2a9c1": "feature-123", "main-20260301-3f2a9c1": "main-20260301",
@@ -89,7 +90,7 @@ func TestGroupsAreRefused(t *testing.T) {
 		`{"method": "number_of_tags", "numTags": 2, "keep": [{"newest": 1}]}`: "",
 		`{"method": "creation_date", "olderThan": "2w", "groupBy": null}`:     "",
 	} {
-		_, err := autoprune.ParsePolicy([]byte(text))
+		_, err := policy.Parse([]byte(text))
 		if problem == "" && err != nil || problem != "" && (err == nil || !strings.HasPrefix(err.Error(), problem)) {
 			t.Errorf("%s: %v, want %q", text, err, problem)
 		}
@@ -134,7 +135,7 @@ func TestNewestImages(t *testing.T) {
 		`{"method": "creation_date", "olderThan": "2w", "keep": [{"usedWithin": "2d", "countImages": true}]}`,
 		`{"method": "creation_date", "olderThan": "2w", "keep": [{"versions": "newest_patches", "newest": 2, "countImages": true}]}`,
 	} {
-		if _, err := autoprune.ParsePolicy([]byte(text)); err == nil || !strings.Contains(err.Error(), "countImages: ") {
+		if _, err := policy.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), "countImages: ") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -161,7 +162,7 @@ func TestNewestOfEachPlatform(t *testing.T) {
 	if goes, _ := fates(t, rules(t, `number_of_tags:1 where "perPlatform": true, "groupBy": "^([ab])"`), tags); goes != "" {
 		t.Errorf("with groups the policy deletes %q", goes)
 	}
-	for name, images := range map[string][]autoprune.ImageAttributes{
+	for name, images := range map[string][]policy.ImageAttributes{
 		"no images":              nil,
 		"an unread one":          {{}},
 		"a chart":                {{PlatformKnown: true}},
@@ -169,17 +170,17 @@ func TestNewestOfEachPlatform(t *testing.T) {
 		"an index of an index":   {{PlatformKnown: true, Platform: "linux/amd64"}, {PlatformKnown: true}},
 		"attestations, no image": {{PlatformKnown: true, Platform: "unknown/unknown"}},
 	} {
-		if got := (autoprune.Attributes{Images: images}).Platforms(); got != "" {
+		if got := autoprune.PlatformsOf(images); got != "" {
 			t.Errorf("%s: platforms %q, want none", name, got)
 		}
 	}
-	got := autoprune.Attributes{Images: []autoprune.ImageAttributes{
+	got := autoprune.PlatformsOf([]policy.ImageAttributes{
 		{PlatformKnown: true, Platform: "linux/b"}, {PlatformKnown: true, Platform: "unknown/unknown"}, {PlatformKnown: true, Platform: "linux/a"}, {PlatformKnown: true, Platform: "linux/b"},
-	}}.Platforms()
+	})
 	if got != "linux/a\x00linux/b" {
 		t.Errorf("platforms %q", got)
 	}
-	if _, err := autoprune.ParsePolicy([]byte(`{"method": "max_bytes", "maxBytes": "2GB", "perPlatform": true}`)); err == nil || !strings.HasPrefix(err.Error(), "perPlatform: ") {
+	if _, err := policy.Parse([]byte(`{"method": "max_bytes", "maxBytes": "2GB", "perPlatform": true}`)); err == nil || !strings.HasPrefix(err.Error(), "perPlatform: ") {
 		t.Error(err)
 	}
 }

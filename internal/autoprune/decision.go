@@ -3,9 +3,9 @@ package autoprune
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Code is a short word for the reason why a tag is deleted or stays, such as too_old. Codes
@@ -96,14 +96,14 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	}
 	switch d.Code {
 	case TooOld:
-		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.age)
+		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.OlderThan)
 	case BeyondNewest:
-		return fmt.Sprintf("not among the newest %d%s%s", r.policy.number, r.newest.which(&t), v.ofWhich(r))
+		return fmt.Sprintf("not among the newest %d%s%s", r.policy.NumTags, r.newest.which(&t), v.ofWhich(r))
 	case NotPulled:
-		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.age)
+		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.OlderThan)
 	case NeverPulled:
 		return fmt.Sprintf("pushed at %s, more than %s ago, and no use recorded since %s",
-			stamp(t.Created), r.policy.age, stamp(v.pulls.Since))
+			stamp(t.Created), r.policy.OlderThan, stamp(v.pulls.Since))
 	case BeyondBytes, WithinBytes:
 		return v.bytesReason(&t, r, d.Code)
 	case ImageGoes:
@@ -121,17 +121,17 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case Exempt:
 		return "restored by an undo, and the policy hasn't been saved since"
 	case Young:
-		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.age)
+		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.OlderThan)
 	case AmongNewest:
-		return fmt.Sprintf("among the newest %d%s%s", r.policy.number, r.newest.which(&t), v.ofWhich(r))
+		return fmt.Sprintf("among the newest %d%s%s", r.policy.NumTags, r.newest.which(&t), v.ofWhich(r))
 	case NoGroup:
-		return fmt.Sprintf("in no group by %s", quoted(r.policy.count.groupBy))
+		return fmt.Sprintf("in no group by %s", policy.Quoted(r.policy.GroupBy))
 	case NoPlatform:
 		return platformText
 	case TooManyGroups:
 		return fmt.Sprintf("there are more than %d groups to count in", maxGroups)
 	case RecentlyPulled:
-		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.age)
+		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.OlderThan)
 	case NoStatistics:
 		return r.rests
 	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptPlatform, KeptUnknown:
@@ -167,24 +167,18 @@ const platformText = "not all of its images have a platform that is known, so it
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// quoted returns a pattern in quotation marks, as it was written: unlike %q it doesn't double
-// backslashes.
-func quoted(pattern any) string {
-	return strings.ReplaceAll(strconv.Quote(fmt.Sprint(pattern)), `\\`, `\`)
-}
-
 // ofWhich returns which tags a number_of_tags or max_bytes policy counts, "" for all.
 func (v *Verdict) ofWhich(r *rule) (text string) {
 	switch {
-	case r.policy.pattern.IsZero():
-	case r.policy.exclude:
-		text = fmt.Sprintf(" that don't match %s", quoted(r.policy.pattern))
+	case r.policy.TagPattern.IsZero():
+	case r.policy.Excludes():
+		text = fmt.Sprintf(" that don't match %s", policy.Quoted(r.policy.TagPattern))
 	default:
-		text = fmt.Sprintf(" that match %s", quoted(r.policy.pattern))
+		text = fmt.Sprintf(" that match %s", policy.Quoted(r.policy.TagPattern))
 	}
 	if first := v.order[0]; !v.rules[first].counts() { // r is in v.order, so it isn't empty
 		text += " and that policies by age leave"
-		if r.policy.pattern.IsZero() {
+		if r.policy.TagPattern.IsZero() {
 			text = " that policies by age leave"
 		}
 	}

@@ -1,7 +1,7 @@
 // Package autoprune deletes tags by policies. It stores the policies, judges the tags of
 // each repository by them, and deletes the tags that a policy selects.
 //
-// [ParsePolicy] reads a policy, [oci.ParseTagPattern] reads the pattern of a protection
+// Package policy reads a policy, [oci.ParseTagPattern] reads the pattern of a protection
 // rule, [Combine] returns the policies that apply to a repository, and [Evaluate] judges
 // the repository's tags. The rules of evaluation:
 //
@@ -9,9 +9,9 @@
 //     (max_bytes.go) count the tags that are then left, each by itself. A tag is deleted if any
 //     policy selects it.
 //   - A policy by number may count in groups, for each platform, and images instead of tags
-//     (counting.go). A tag in no group stays, and so does one of which not all platforms are known. If
+//     (policy.Counting). A tag in no group stays, and so does one of which not all platforms are known. If
 //     there are too many groups, such policies select nothing.
-//   - A policy of the method untagged selects no tags (untagged_policy.go).
+//   - A policy of the method untagged selects no tags (untagged.go).
 //   - A policy that can't be judged never makes another policy delete more. If pull
 //     statistics are missing, a last_pulled policy can't be judged; policies that count
 //     then don't count the tags that it might select. If a policy can't be read, policies that

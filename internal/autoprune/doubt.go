@@ -1,6 +1,10 @@
 package autoprune
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/purser-registry/purser/internal/policy"
+)
 
 // This file is about tags of which it isn't known whether a policy's selectors labels and
 // platforms select them, because the configuration of an image hasn't been read. The policy
@@ -9,16 +13,16 @@ import "fmt"
 
 const doubtText = "it isn't known whether its labels and platforms select the tag: the configuration of an image hasn't been read"
 
-func (r *rule) considers(t *Tag) bool { return r.policy.considers(r.place, t) }
+func (r *rule) considers(t *Tag) bool { return t.consideredBy(&r.policy, r.place) }
 
 // inDoubt returns whether the policy is in doubt about the tag.
-func (r *rule) inDoubt(t *Tag) bool { return r.policy.doubts(r.place, t) }
+func (r *rule) inDoubt(t *Tag) bool { return t.inDoubtBy(&r.policy, r.place) }
 
 // countDoubts counts a tag, which isn't attached, for the notices of the policies that are in
 // doubt about it.
 func (v *Verdict) countDoubts(t *Tag) {
 	for i := range v.rules {
-		if r := &v.rules[i]; r.policy.method != UntaggedManifests && r.inDoubt(t) {
+		if r := &v.rules[i]; r.policy.Method != policy.UntaggedManifests && r.inDoubt(t) {
 			r.doubts++
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // orphanAge is the least age at which a policy with removeOrphans deletes an orphan: a
@@ -39,7 +41,8 @@ type Verdict struct {
 
 // rule is a policy prepared for a repository.
 type rule struct {
-	policy Policy
+	policy policy.Policy
+	bound  *freeBound // restricts a policy that frees bytes; nil: no restriction
 	id     string
 	place  int // index in Rules.Policies
 	// doubts is about how many tags the policy is in doubt.
@@ -84,7 +87,7 @@ type rule struct {
 
 // counts returns whether this is a number_of_tags or max_bytes policy. Such policies count the
 // tags that the other policies leave.
-func (r *rule) counts() bool { return r.policy.method.counts() }
+func (r *rule) counts() bool { return r.policy.Method.Counts() }
 
 // Evaluate judges a repository's tags by the rules. It reads the tags once, and a second
 // time if there are attached tags. It returns the errors of the repository's functions, and an
@@ -126,22 +129,22 @@ func newVerdict(rules Rules) *Verdict {
 	unreadable, mayKeep := -1, -1
 	for i, applied := range rules.Policies {
 		r := rule{
-			policy: applied.Policy, id: applied.ID, place: i,
-			cutoff:   rules.Now.Add(-applied.Policy.age.Duration()),
+			policy: applied.Policy, bound: applied.bound, id: applied.ID, place: i,
+			cutoff:   rules.Now.Add(-applied.Policy.OlderThan.Duration()),
 			orphans:  rules.Now.Add(-orphanAge),
-			inactive: applied.Excepted || applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would || applied.Policy.method == UntaggedManifests,
+			inactive: applied.Excepted || applied.Policy.Mode == policy.Off || applied.Policy.Mode == policy.Observe && !rules.Would || applied.Policy.Method == policy.UntaggedManifests,
 			excepted: applied.Excepted,
 		}
 		if !rules.Would && !rules.IgnoreWaits {
 			r.waitCode, r.waits = applied.waiting(rules.Now)
 		}
-		if applied.Policy.guard.mode != Off {
-			r.keepers = newKeepers(applied.Policy, rules.Now, rules.Pulls)
+		if applied.Policy.Mode != policy.Off {
+			r.keepers = newKeepers(applied.Policy.Keep, rules.Now, rules.Pulls)
 		}
-		if r.policy.method == NumberOfTags {
-			r.newest = newNewestGroups(r.policy.count, r.policy.number, false)
+		if r.policy.Method == policy.NumberOfTags {
+			r.newest = newNewestGroups(r.policy.Counting, r.policy.NumTags, false)
 		}
-		v.readsManifests = v.readsManifests || r.policy.readsManifests()
+		v.readsManifests = v.readsManifests || r.policy.ReadsManifests()
 		for i := range r.keepers {
 			r.countsKept = r.countsKept || r.keepers[i].counts()
 		}
@@ -155,13 +158,13 @@ func newVerdict(rules Rules) *Verdict {
 			if applied.MayKeep {
 				mayKeep = i
 			}
-		case r.policy.method == LastPulled:
-			r.rests, r.restCode = rules.Pulls.problem(r.policy.age, r.cutoff), NoStatistics
-		case r.policy.method == MaxBytes:
+		case r.policy.Method == policy.LastPulled:
+			r.rests, r.restCode = rules.Pulls.problem(r.policy.OlderThan, r.cutoff), NoStatistics
+		case r.policy.Method == policy.MaxBytes:
 			r.rests, r.restCode = rules.Pulls.missing(), NoStatistics
 		}
 		v.rules = append(v.rules, r)
-		if r.policy.guard.mode != Off {
+		if r.policy.Mode != policy.Off {
 			v.addFloor(i)
 		}
 		switch {
@@ -218,7 +221,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	}
 	for i := range v.rules {
 		r := &v.rules[i]
-		if r.policy.method != NumberOfTags || r.rests != "" || r.inactive {
+		if r.policy.Method != policy.NumberOfTags || r.rests != "" || r.inactive {
 			continue
 		}
 		r.newest.settle()
@@ -240,7 +243,7 @@ func (v *Verdict) count(t *Tag) {
 			continue
 		}
 		v.hasCandidates = v.hasCandidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
-		if r.policy.method != NumberOfTags || !r.considers(t) || r.policy.orphans && t.orphan() {
+		if r.policy.Method != policy.NumberOfTags || !r.considers(t) || r.policy.RemoveOrphans && t.orphan() {
 			continue
 		}
 		if !known {
@@ -250,7 +253,7 @@ func (v *Verdict) count(t *Tag) {
 		switch {
 		case !protected && !t.Exempt.Has(i):
 			v.groups += r.newest.see(t, remains)
-		case r.newest.images:
+		case r.newest.CountImages:
 			r.newest.see(t, false)
 		}
 	}
@@ -266,7 +269,7 @@ func (v *Verdict) takenFirst(t *Tag) bool {
 		if r.inactive || !r.mayTakeFirst(t) || !r.considers(t) && !r.inDoubt(t) {
 			continue
 		}
-		if _, taken := r.judgeConsidered(t); taken || r.rests != "" || r.policy.method == LastPulled && t.UseUnknown {
+		if _, taken := r.judgeConsidered(t); taken || r.rests != "" || r.policy.Method == policy.LastPulled && t.UseUnknown {
 			return true
 		}
 	}
@@ -280,7 +283,7 @@ func (r *rule) mayTakeFirst(t *Tag) bool {
 	switch {
 	case r.unreadable:
 		return !r.mayCount
-	case r.policy.orphans && t.orphan():
+	case r.policy.RemoveOrphans && t.orphan():
 		return t.Created.Before(r.orphans)
 	}
 	return !r.counts() && t.Created.Before(r.cutoff)
@@ -396,23 +399,23 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 // judgeConsidered is like judge for a tag that the policy considers.
 func (r *rule) judgeConsidered(t *Tag) (code Code, selected bool) {
 	switch {
-	case r.policy.orphans && t.orphan():
+	case r.policy.RemoveOrphans && t.orphan():
 		if t.Created.Before(r.orphans) {
 			return ImageMissing, true
 		}
 		return ImageAwaited, false
-	case r.policy.method == MaxBytes:
+	case r.policy.Method == policy.MaxBytes:
 		return r.judgeBytes(t)
 	case r.counts():
 		code = r.newest.judge(t)
 		return code, code == BeyondNewest
 	case !t.Created.Before(r.cutoff):
 		return Young, false
-	case r.policy.method == CreationDate:
+	case r.policy.Method == policy.CreationDate:
 		return TooOld, true
 	}
 	switch used := t.used(); {
-	case r.policy.bound.beyond(t):
+	case r.bound.beyond(t):
 		return RecentlyPulled, false
 	case used.IsZero():
 		return NeverPulled, true
@@ -453,7 +456,7 @@ func (v *Verdict) firstOf(set PolicySet) int {
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {
-		if v.rules[i].policy.guard.mode == Off {
+		if v.rules[i].policy.Mode == policy.Off {
 			continue
 		}
 		texts := v.keptNotices(i)

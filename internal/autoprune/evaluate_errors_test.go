@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func TestEvaluateRefuses(t *testing.T) {
@@ -15,7 +16,7 @@ func TestEvaluateRefuses(t *testing.T) {
 	good := func() autoprune.Rules { return rules(t, "number_of_tags:1") }
 	for name, change := range map[string]func(*autoprune.Rules, *autoprune.Tag){
 		"no time":                    func(r *autoprune.Rules, _ *autoprune.Tag) { r.Now = time.Time{} },
-		"zero policy":                func(r *autoprune.Rules, _ *autoprune.Tag) { r.Policies[0].Policy = autoprune.Policy{} },
+		"zero policy":                func(r *autoprune.Rules, _ *autoprune.Tag) { r.Policies[0].Policy = policy.Policy{} },
 		"protection without pattern": func(r *autoprune.Rules, _ *autoprune.Tag) { r.Protection = make([]autoprune.Protection, 1) },
 		"too many policies": func(r *autoprune.Rules, _ *autoprune.Tag) {
 			r.Policies = slices.Repeat(r.Policies, autoprune.MaxPolicies+1)

@@ -78,7 +78,7 @@ func rules(t rapid.TB, policies ...string) autoprune.Rules {
 		if keep != "" {
 			text = strings.TrimSuffix(text, "}") + `, "keep": ` + keep + "}"
 		}
-		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: autoprune.NamespaceScope, Policy: policy(t, text)})
+		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: autoprune.NamespaceScope, Policy: parsed(t, text)})
 	}
 	return r
 }

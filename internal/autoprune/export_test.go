@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 type (
@@ -75,14 +76,8 @@ func Tags(tags []Tag) iter.Seq2[Tag, error] {
 	}
 }
 
-// AppliesIn returns whether the policy applies in the repository with this path.
-func AppliesIn(p Policy, path string) bool { return p.appliesIn(path) }
-
-// OpenWindow returns whether a window of the policy is open and, if not, when one opens next.
-func OpenWindow(p Policy, at time.Time) (open bool, next time.Time) { return p.guard.open(at) }
-
-// WindowOpen returns whether the policy's first window is open.
-func WindowOpen(p Policy, at time.Time) bool { return p.guard.windows[0].open(at) }
+// PlatformsOf returns the platforms of images in the form of Tag.Platforms.
+func PlatformsOf(images []policy.ImageAttributes) string { return platformsOf(images) }
 
 // WaitBegun returns whether a policy waits by now that didn't when tags were judged.
 func WaitBegun(r Rules, now time.Time) bool { return r.waitBegun(now) }

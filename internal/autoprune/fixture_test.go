@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -171,7 +172,7 @@ func (r *registry) tags(t catalog.Repository) []string {
 // policy saves a policy.
 func (r *registry) policy(t autoprune.Target, text string) string {
 	r.t.Helper()
-	p, err := autoprune.ParsePolicy([]byte(text))
+	p, err := policy.Parse([]byte(text))
 	r.must(err)
 	id, err := r.pruner.Create(r.t.Context(), t, p)
 	r.must(err)

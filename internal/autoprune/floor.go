@@ -18,11 +18,11 @@ type floor struct {
 func (v *Verdict) addFloor(i int) {
 	p := &v.rules[i].policy
 	f := &v.floors[0]
-	if p.orphans {
+	if p.RemoveOrphans {
 		f = &v.floors[1]
 	}
-	if p.guard.neverBelow > f.number {
-		f.policy, f.number, f.tags.limit = i, p.guard.neverBelow, p.guard.neverBelow
+	if p.NeverBelow > f.number {
+		f.policy, f.number, f.tags.limit = i, p.NeverBelow, p.NeverBelow
 	}
 }
 

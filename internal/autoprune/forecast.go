@@ -12,12 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // ForecastOptions says what to forecast.
 type ForecastOptions struct {
 	// Policy is a policy to try out, as in PreviewOptions. Nil: the policies that apply now.
-	Policy *Policy
+	Policy *policy.Policy
 	// Days is the number of days that end now. Default 90, most MaxForecastDays.
 	Days int
 	// Settings are other ages, numbers or sizes of Policy: for each, the forecast says what
@@ -146,37 +147,37 @@ type forecastUnknown struct{ pushed, uses, manifests, images int64 }
 
 // forecastSetting is another age, number or size of the policy.
 type forecastSetting struct {
-	policy Policy
+	policy policy.Policy
 	value  string
 }
 
 // forecastSettings reads the settings of a policy, and sorts them: the first keeps the fewest
 // tags.
-func forecastSettings(policy *Policy, values []string) ([]forecastSetting, error) {
+func forecastSettings(tried *policy.Policy, values []string) ([]forecastSetting, error) {
 	wrong := func(format string, args ...any) error {
 		return invalid(format, args...).WithDetail(map[string]string{"field": "settings"})
 	}
 	switch {
 	case len(values) == 0:
 		return nil, nil
-	case policy == nil:
+	case tried == nil:
 		return nil, wrong("settings: they are ages, numbers or sizes of one policy, so the request needs a policy")
 	case len(values) > MaxForecastSettings:
 		return nil, wrong("settings: %d are too many: at most %d", len(values), MaxForecastSettings)
 	}
 	list := make([]forecastSetting, len(values))
 	for i, text := range values {
-		s := forecastSetting{policy: *policy}
+		s := forecastSetting{policy: *tried}
 		var err error
-		switch policy.method {
-		case NumberOfTags:
-			if s.policy.number, err = strconv.Atoi(text); err == nil && (s.policy.number < 1 || s.policy.number > MaxNumTags) {
-				err = fmt.Errorf("it must be between 1 and %d", MaxNumTags)
+		switch tried.Method {
+		case policy.NumberOfTags:
+			if s.policy.NumTags, err = strconv.Atoi(text); err == nil && (s.policy.NumTags < 1 || s.policy.NumTags > policy.MaxNumTags) {
+				err = fmt.Errorf("it must be between 1 and %d", policy.MaxNumTags)
 			}
-		case MaxBytes:
-			s.policy.bytes, err = ParseSize(text)
+		case policy.MaxBytes:
+			s.policy.MaxBytes, err = policy.ParseSize(text)
 		default:
-			s.policy.age, err = ParseAge(text)
+			s.policy.OlderThan, err = policy.ParseAge(text)
 		}
 		s.value = fmt.Sprint(s.policy.Value())
 		if err != nil {
@@ -185,8 +186,8 @@ func forecastSettings(policy *Policy, values []string) ([]forecastSetting, error
 		list[i] = s
 	}
 	compare := func(a, b forecastSetting) int {
-		return cmp.Or(cmp.Compare(a.policy.age.Duration(), b.policy.age.Duration()), cmp.Compare(a.policy.number, b.policy.number),
-			cmp.Compare(a.policy.bytes, b.policy.bytes))
+		return cmp.Or(cmp.Compare(a.policy.OlderThan.Duration(), b.policy.OlderThan.Duration()), cmp.Compare(a.policy.NumTags, b.policy.NumTags),
+			cmp.Compare(a.policy.MaxBytes, b.policy.MaxBytes))
 	}
 	slices.SortStableFunc(list, compare)
 	return slices.CompactFunc(list, func(a, b forecastSetting) bool { return compare(a, b) == 0 }), nil
@@ -203,7 +204,7 @@ func (f *forecasting) begin(ctx context.Context) error {
 		return err
 	}
 	for i := f.o.Days - 1; i >= 0; i-- {
-		at := f.out.Now.Add(-time.Duration(i) * day)
+		at := f.out.Now.Add(-time.Duration(i) * policy.Day)
 		if i == 0 || !f.begun.IsZero() && !at.Before(f.begun) {
 			f.out.Days = append(f.out.Days, ForecastDay{At: at})
 		}
@@ -291,7 +292,7 @@ func (f *forecasting) rules(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := f.policies.of(t)
 	if f.o.Policy != nil {
 		rules.Policies, saved = nil, nil
-		if f.o.Policy.appliesIn(t.Path) {
+		if f.o.Policy.AppliesIn(t.Path) {
 			rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *f.o.Policy}}
 			saved = []Saved{{Policy: *f.o.Policy}}
 		}
@@ -376,11 +377,11 @@ func (f *forecasting) finish() {
 		if told.Policy == nil {
 			continue
 		}
-		guard := told.Policy.guard
+		guard := &told.Policy.Safeguards
 		switch {
-		case guard.mode == Off:
+		case guard.Mode == policy.Off:
 			f.note("policy %s is off, so it deletes nothing", told.Policy)
-		case guard.mode == Observe, len(guard.windows) > 0, guard.graceGiven && guard.grace != Age{}, guard.maxDeleted+guard.maxPercent > 0:
+		case guard.Mode == policy.Observe, len(guard.Windows) > 0, guard.Grace.Duration() > 0, guard.MaxDeleted+guard.MaxDeletedPercent > 0:
 			f.note("the mode observe, windows, grace periods and caps aren't taken into account: policy %s counts as one that deletes at once", told.Policy)
 		}
 	}

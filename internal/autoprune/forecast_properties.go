@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // resolveImages finds the manifests that tags belong to, and since when they exist.
@@ -139,7 +140,7 @@ func (h *history) readProperties(ctx context.Context) error {
 	sizes, judge := false, newAttributeJudge(h.saved)
 	for i := range h.saved {
 		p := &h.saved[i].Policy
-		if sizes = sizes || p.readsManifests(); p.readsManifests() || p.readsAttributes() || p.readsPlatforms() || p.method == MaxBytes {
+		if sizes = sizes || p.ReadsManifests(); p.ReadsManifests() || p.ReadsAttributes() || p.ReadsPlatforms() || p.Method == policy.MaxBytes {
 			h.selecting = h.selecting.with(i)
 		}
 	}
@@ -235,9 +236,9 @@ func (h *history) readUses(ctx context.Context) error {
 func (h *history) asksUse(t *pastTag, s *pastState) bool {
 	one := h.tag(t, s, h.f.out.Now)
 	for i := range h.saved {
-		policy := &h.saved[i].Policy
-		longest := slices.ContainsFunc(h.f.settings, func(f forecastSetting) bool { return f.policy.readsUse(s.pushed, h.f.out.Now) })
-		if (longest || policy.readsUse(s.pushed, h.f.out.Now)) && (policy.considers(i, &one) || policy.doubts(i, &one)) {
+		own := &h.saved[i].Policy
+		longest := slices.ContainsFunc(h.f.settings, func(f forecastSetting) bool { return f.policy.ReadsUse(s.pushed, h.f.out.Now) })
+		if (longest || own.ReadsUse(s.pushed, h.f.out.Now)) && (one.consideredBy(own, i) || one.inDoubtBy(own, i)) {
 			return true
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // listed is a tag as the plain calculations of these tests see it.
@@ -70,9 +71,9 @@ func TestForecastSettings(t *testing.T) {
 	}
 	list := p.listed("off/r")
 	ages := map[string]int{"7d": 7, "2w": 14, "40d": 40, "1y": 365}
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-"}`))
+	tried, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-"}`))
 	p.must(err)
-	_, f := p.forecast("off", autoprune.ForecastOptions{Policy: &policy, Days: 20, Settings: []string{"40d", "1y", "2w", "7d", "14d"}})
+	_, f := p.forecast("off", autoprune.ForecastOptions{Policy: &tried, Days: 20, Settings: []string{"40d", "1y", "2w", "7d", "14d"}})
 	if *f.Bytes != stored(list) || f.Tags != 60 || len(f.Settings) != len(ages) {
 		t.Fatalf("%+v; the tags need %d bytes", f, stored(list))
 	}
@@ -99,9 +100,9 @@ func TestForecastSettings(t *testing.T) {
 		t.Errorf("%d bytes in total are free, and not %d", *f.Freed, sum)
 	}
 
-	policy, err = autoprune.ParsePolicy([]byte(`{"method": "number_of_tags", "numTags": 3}`))
+	tried, err = policy.Parse([]byte(`{"method": "number_of_tags", "numTags": 3}`))
 	p.must(err)
-	_, f = p.forecast("off", autoprune.ForecastOptions{Policy: &policy, Days: 3, Settings: []string{"100", "10", "1"}})
+	_, f = p.forecast("off", autoprune.ForecastOptions{Policy: &tried, Days: 3, Settings: []string{"100", "10", "1"}})
 	for i, n := range []int{1, 10, 60} {
 		if s := f.Settings[i]; s.Tags != int64(n) || *s.Bytes != stored(list[:n]) {
 			t.Errorf("%s: %d tags, %d bytes and not %d, %d", s.Value, s.Tags, *s.Bytes, n, stored(list[:n]))
@@ -125,7 +126,7 @@ func TestForecastKeepsWhatIndexesNeed(t *testing.T) {
 	r.layer(a, "child", "shared", 1000)
 	r.layer(a, "image", "shared", 1000)
 	r.exec("INSERT INTO auditlog (kind, time) VALUES ('run_check', now() - interval '1 year')")
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "15d"}`))
+	policy, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "15d"}`))
 	r.must(err)
 	f, err := r.pruner.Forecast(t.Context(), autoprune.Target{Repository: "app/a"},
 		autoprune.ForecastOptions{Policy: &policy, Days: 10, Settings: []string{"15d", "30d"}})
@@ -200,7 +201,7 @@ func TestForecastOfLastUse(t *testing.T) {
 func TestForecastBounds(t *testing.T) {
 	p := newPlay(t, 31)
 	target := autoprune.Target{Namespace: "off"}
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "30d"}`))
+	policy, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "30d"}`))
 	p.must(err)
 	for _, settings := range [][]string{{"0d"}, {"5"}, {""}, slices.Repeat([]string{"3d"}, 17)} {
 		_, err := p.pruner.Forecast(t.Context(), target, autoprune.ForecastOptions{Policy: &policy, Settings: settings})
@@ -276,7 +277,7 @@ func TestForecastRespectsHoldsAndProtection(t *testing.T) {
 	r.exec("INSERT INTO auditlog (kind, time) VALUES ('run_check', now() - interval '1 year')")
 	r.hold("app", "m0")
 	r.must(r.protect(catalog.ProtectionScope{Namespace: "app"}, "^protected$"))
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "10d"}`))
+	policy, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "10d"}`))
 	r.must(err)
 	var deleted []string
 	_, err = r.pruner.Forecast(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.ForecastOptions{Policy: &policy, Settings: []string{"1d"}}.
@@ -314,7 +315,7 @@ func TestForecastOfBytesInTwoRepositories(t *testing.T) {
 		return all
 	}
 	const limit = 3000
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "max_bytes", "maxBytes": "3000"}`))
+	policy, err := policy.Parse([]byte(`{"method": "max_bytes", "maxBytes": "3000"}`))
 	p.must(err)
 	for _, inMemory := range []int{1_000_000, 0} {
 		restore := autoprune.SetMaxForecastBlobs(inMemory)

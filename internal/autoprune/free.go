@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Freeing bytes deletes the least recently used tags of some namespaces: those that weren't used for the
@@ -74,14 +75,9 @@ func (b *freeBound) beyond(t *Tag) bool {
 // freeRequest is a stored request to free.
 type freeRequest struct {
 	id    string
-	age   Age
+	age   policy.Age
 	bound freePlace
 	since time.Time
-}
-
-// policy returns the policy by which a run frees in a repository.
-func (f *freeRequest) policy(t catalog.Repository) Policy {
-	return Policy{method: LastPulled, age: f.age, bound: &freeBound{f.bound, f.since, t.ID}}
 }
 
 // withFree adds the policy of a request to free, unless the repository is an exception or as many
@@ -90,11 +86,12 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 	if l.free == nil || l.exceptions[t.ID] || len(r.Policies) >= MaxPolicies {
 		return r, saved
 	}
-	policy := l.free.policy(t)
-	policy.guard.reporters = requiredReporters(r.Policies)
-	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: policy, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&policy)})
+	frees := policy.Policy{Method: policy.LastPulled, OlderThan: l.free.age}
+	frees.RequireReporter = requiredReporters(r.Policies)
+	bound := &freeBound{l.free.bound, l.free.since, t.ID}
+	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: frees, bound: bound, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&frees)})
 	// Somebody has seen in the plan what it deletes.
-	return r, append(saved, Saved{ID: l.free.id, Policy: policy, Confirmed: []WarningCode{Everything}})
+	return r, append(saved, Saved{ID: l.free.id, Policy: frees, bound: bound, Confirmed: []policy.WarningCode{Everything}})
 }
 
 // requiredReporters returns the reporters that a repository's policies require, also those that only
@@ -102,8 +99,8 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 // freed in the repository only while all of them are live.
 func requiredReporters(list []Applied) (names []string) {
 	for _, a := range list {
-		if a.Policy.guard.mode != Off {
-			names = append(names, a.Policy.guard.reporters...)
+		if a.Policy.Mode != policy.Off {
+			names = append(names, a.Policy.RequireReporter...)
 		}
 	}
 	slices.Sort(names)
@@ -133,7 +130,7 @@ func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool
 		Scan(&id, &age, &known, &at, &repository, &name, &since, &waits)
 	if err == nil && id != nil {
 		f := freeRequest{id: *id, since: *since, bound: freePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
-		if f.age, err = ParseAge(*age); err == nil && l.pulls.Since.Truncate(time.Microsecond).After(f.since) {
+		if f.age, err = policy.ParseAge(*age); err == nil && l.pulls.Since.Truncate(time.Microsecond).After(f.since) {
 			_, err = p.db.Pool.Exec(ctx, "DELETE FROM autoprunefree WHERE namespace_id = $1 AND run = $2", t.namespace, t.run)
 		} else {
 			l.free = &f
@@ -167,7 +164,7 @@ func ParseFreeRequest(token string) (f FreeRequest, err error) {
 		err = json.Unmarshal(text, &f)
 	}
 	if err == nil {
-		_, err = ParseAge(f.UnusedFor)
+		_, err = policy.ParseAge(f.UnusedFor)
 	}
 	if err != nil || f.Bytes <= 0 || len(f.Namespaces) == 0 || len(f.Namespaces) > maxFreed || f.Bound.At.IsZero() || f.Since.IsZero() ||
 		strings.ContainsRune(f.Bound.Name+strings.Join(f.Namespaces, ""), 0) {

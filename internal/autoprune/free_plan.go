@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Bounds of a plan to free.
@@ -72,7 +73,7 @@ const staysAlways = int(^uint(0) >> 1)
 // freePlanner makes a plan.
 type freePlanner struct {
 	p       *Pruner
-	age     Age
+	age     policy.Age
 	until   time.Time
 	list    []*freeable
 	order   []freePlace // of all tags that may go
@@ -88,7 +89,7 @@ type freePlanner struct {
 // NAME_UNKNOWN; UNSUPPORTED with status 400 if there are too many tags; errors that wrap
 // worker.ErrRest while nothing may be deleted for its age.
 func (p *Pruner) PlanFree(ctx context.Context, namespace string, o FreeOptions) (*FreePlan, error) {
-	age, err := ParseAge(cmp.Or(o.UnusedFor, defaultFreeAge))
+	age, err := policy.ParseAge(cmp.Or(o.UnusedFor, defaultFreeAge))
 	if err != nil {
 		return nil, invalid("unused_for: %v", err)
 	}
@@ -202,8 +203,8 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 		f.notices["a repository to which as many policies apply as may keeps every tag"] = true
 		return nil
 	}
-	one := Policy{method: LastPulled, age: f.age}
-	one.guard.reporters = requiredReporters(rules.Policies)
+	one := policy.Policy{Method: policy.LastPulled, OlderThan: f.age}
+	one.RequireReporter = requiredReporters(rules.Policies)
 	for _, name := range l.missing(&one) {
 		f.notices["repositories keep every tag whose policies require a reporter: "+l.absent[name].String()] = true
 	}

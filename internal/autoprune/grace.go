@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // EventAnnounced is the notice of what a policy in its grace period would delete.
@@ -27,12 +28,12 @@ type AnnouncedNotice struct {
 }
 
 // grace returns the length of a policy's grace period; nil if it has none.
-func (p *Pruner) grace(policy Policy) *time.Duration {
+func (p *Pruner) grace(of policy.Policy) *time.Duration {
 	length := p.opt.Grace
-	if policy.guard.graceGiven {
-		length = policy.guard.grace.Duration()
+	if of.GraceGiven() {
+		length = of.Grace.Duration()
 	}
-	if policy.guard.mode != "" || policy.method == UntaggedManifests || length == 0 {
+	if of.Mode != "" || of.Method == policy.UntaggedManifests || length == 0 {
 		return nil
 	}
 	return &length
@@ -43,7 +44,7 @@ func (l *policies) announced(s Saved) bool { return l.announcements[s.ID] == s.V
 
 // needsTally returns whether a run must count what the policy would delete.
 func (l *policies) needsTally(s Saved) bool {
-	return s.Problem == "" && s.Policy.guard.mode == "" && s.ActiveFrom != nil && !l.announced(s)
+	return s.Problem == "" && s.Policy.Mode == "" && s.ActiveFrom != nil && !l.announced(s)
 }
 
 // announce announces the policies that wait for it, in the transaction that ends the run. It

@@ -91,14 +91,14 @@ func TestGrace(t *testing.T) {
 	if detail.Would != 3 {
 		t.Errorf("the entry in the audit log says %+v", detail)
 	}
-	n.must(n.pruner.Update(t.Context(), target, id, policy(t, inGrace)))
+	n.must(n.pruner.Update(t.Context(), target, id, parsed(t, inGrace)))
 	again, err := n.pruner.Get(t.Context(), target, id)
 	n.must(err)
 	if n.run(); !again.ActiveFrom.Equal(*saved.ActiveFrom) {
 		t.Error("saving the policy unchanged has begun a new grace period")
 	}
 	n.told(1)
-	n.must(n.pruner.Update(t.Context(), target, id, policy(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
+	n.must(n.pruner.Update(t.Context(), target, id, parsed(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
 	changed, err := n.pruner.Get(t.Context(), target, id)
 	n.must(err)
 	if n.run(); !changed.ActiveFrom.After(*saved.ActiveFrom) || n.left() != 3 {
@@ -145,7 +145,7 @@ func TestGraceNeedsAnnouncement(t *testing.T) {
 // and only to those that are on.
 func TestGraceOfSetting(t *testing.T) {
 	t.Parallel()
-	own := policy(t, `{"method": "number_of_tags", "numTags": 1000}`)
+	own := parsed(t, `{"method": "number_of_tags", "numTags": 1000}`)
 	n := announcing(t, func(o *autoprune.Options) { o.Grace, o.Default = time.Hour, &own })
 	n.repositories(1)
 	target := autoprune.Target{Repository: "app/web0"}
@@ -188,7 +188,7 @@ func TestGraceInSlices(t *testing.T) {
 		_, err := n.pruner.Work(t.Context())
 		n.must(err)
 	}
-	n.must(n.pruner.Update(t.Context(), target, id, policy(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
+	n.must(n.pruner.Update(t.Context(), target, id, parsed(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
 	n.run()
 	n.run()
 	n.told(2)

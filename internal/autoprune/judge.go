@@ -8,12 +8,13 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Change is a change of a target's policies that is to be judged before it is made.
 type Change struct {
-	ID     string  // of the policy that is replaced or deleted; "": a new one
-	Policy *Policy // nil: the policy is deleted
+	ID     string         // of the policy that is replaced or deleted; "": a new one
+	Policy *policy.Policy // nil: the policy is deleted
 	// Setting says that it is the default policy of the configuration, which applies beside the
 	// policies of namespaces.
 	Setting bool
@@ -31,7 +32,7 @@ const (
 // of a change that isn't made yet. It changes nothing, and gives up after a few seconds; what it has
 // found by then counts, with a warning that it hasn't looked at everything. It returns NAME_UNKNOWN
 // if the target, or the policy that is changed, doesn't exist.
-func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]Warning, error) {
+func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]policy.Warning, error) {
 	o, err := t.find(ctx, p.db.Pool, false)
 	if err != nil {
 		return nil, err
@@ -45,10 +46,10 @@ func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]Warning, erro
 		j.old = &old
 	}
 	if c.Policy != nil {
-		policy := *c.Policy
-		j.policy = &policy
+		own := *c.Policy
+		j.policy = &own
 		j.begin()
-		if policy.guard.mode == Off || policy.method == UntaggedManifests { // it deletes no tag
+		if own.Mode == policy.Off || own.Method == policy.UntaggedManifests { // it deletes no tag
 			j.policy = nil
 		}
 	}
@@ -72,8 +73,8 @@ type judging struct {
 	p      *Pruner
 	target Target
 	change Change
-	old    *Saved  // the policy that is changed; nil: it is a new one
-	policy *Policy // as it shall be; nil: it has no effect then
+	old    *Saved         // the policy that is changed; nil: it is a new one
+	policy *policy.Policy // as it shall be; nil: it has no effect then
 	until  time.Time
 	pause  func(context.Context) error // called now and then; nil: nothing
 
@@ -108,19 +109,19 @@ type examples struct {
 }
 
 func (e *examples) add(name string) {
-	if e.n++; len(e.first) < maxExamples {
+	if e.n++; len(e.first) < policy.MaxExamples {
 		e.first = append(e.first, name)
 	}
 }
 
 func (j *judging) begin() {
-	j.keeps, j.matches = make([]bool, len(j.policy.keep)), make([]bool, len(j.policy.where.repositories))
-	if pattern := j.policy.pattern; !pattern.IsZero() {
+	j.keeps, j.matches = make([]bool, len(j.policy.Keep)), make([]bool, len(j.policy.Repositories))
+	if pattern := j.policy.TagPattern; !pattern.IsZero() {
 		j.glob, _ = pattern.Glob()
 	}
-	for _, w := range j.policy.typed() {
-		if w.Code == Unanchored {
-			j.inside = append(j.inside, insidePattern{TagPattern: w.pattern, whole: w.pattern.Whole()})
+	for _, w := range j.policy.Typed() {
+		if w.Code == policy.Unanchored {
+			j.inside = append(j.inside, insidePattern{TagPattern: w.Pattern, whole: w.Pattern.Whole()})
 		}
 	}
 }
@@ -140,7 +141,7 @@ func (j *judging) alive(ctx context.Context) error {
 // settle waits, the first time that last uses decide, until all processes have written the uses that
 // they answered before. If one doesn't, a used tag may look unused: the judgement then warns of too much.
 func (j *judging) settle(ctx context.Context, l *policies) error {
-	if j.settled || j.p.opt.Settle == nil || !l.readUses() && (j.policy == nil || !j.policy.readsUses()) {
+	if j.settled || j.p.opt.Settle == nil || !l.readUses() && (j.policy == nil || !j.policy.ReadsUses()) {
 		return nil
 	}
 	j.settled = true
@@ -243,10 +244,10 @@ func (j *judging) repository(ctx context.Context, now *policies, after *coverage
 	}
 	applies := false
 	if j.policy != nil {
-		for i, pattern := range j.policy.where.repositories {
+		for i, pattern := range j.policy.Repositories {
 			j.matches[i] = j.matches[i] || oci.MatchPath(pattern, target.Path)
 		}
-		applies = j.policy.appliesIn(target.Path)
+		applies = j.policy.AppliesIn(target.Path)
 	}
 	if !applies && after == nil {
 		return nil
@@ -279,7 +280,7 @@ func (j *judging) reader(s *snapshot, target catalog.Repository, saved []Saved) 
 // older than that.
 func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, target catalog.Repository) error {
 	own := *j.policy
-	own.guard.mode = ""
+	own.Mode = ""
 	rules, _ := l.of(target)
 	rules.Now, rules.Would = s.Now, true
 	rules.Policies = []Applied{{Scope: NamespaceScope, Policy: own}}
@@ -289,11 +290,11 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, targe
 		return err
 	}
 	later := verdict
-	if !own.method.counts() {
+	if !own.Method.Counts() {
 		eventual := own
-		eventual.method = CreationDate // nobody uses the tags either
+		eventual.Method = policy.CreationDate // nobody uses the tags either
 		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: eventual}}
-		rules.Now = s.Now.Add(own.age.Duration() + time.Second)
+		rules.Now = s.Now.Add(own.OlderThan.Duration() + time.Second)
 		if later, err = Evaluate(rules, r.repository(ctx)); err != nil {
 			return err
 		}
@@ -313,17 +314,17 @@ func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
 	if now.Decide(*t).Delete {
 		j.selected++
 	}
-	if t.attached() || !j.policy.considers(0, t) {
+	if t.attached() || !t.consideredBy(j.policy, 0) {
 		return
 	}
 	j.considered++
 	name := path + ":" + t.Name
 	for i := range j.keeps {
 		if !j.keeps[i] {
-			_, j.keeps[i] = now.rules[0].keepers[i].keeps(t, j.policy.orphans && t.orphan())
+			_, j.keeps[i] = now.rules[0].keepers[i].keeps(t, j.policy.RemoveOrphans && t.orphan())
 		}
 	}
-	if !j.glob.IsZero() && j.glob.Match(t.Name) == j.policy.exclude {
+	if !j.glob.IsZero() && j.glob.Match(t.Name) == j.policy.Excludes() {
 		j.shell.add(name)
 	}
 	for i := range j.inside {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // reporters looks for the reporters of a namespace, if the policy needs them: it requires some, or
@@ -14,7 +15,7 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 	if j.policy == nil {
 		return nil
 	}
-	absent, err := hold.NotLive(ctx, j.p.db.Pool, namespace, j.policy.guard.reporters)
+	absent, err := hold.NotLive(ctx, j.p.db.Pool, namespace, j.policy.RequireReporter)
 	if err != nil {
 		return err
 	}
@@ -23,7 +24,7 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 			j.strangers.add(a.Reporter)
 		}
 	}
-	if !j.policy.byLastUse() {
+	if !j.policy.ByLastUse() {
 		return nil
 	}
 	live, err := hold.AnyLive(ctx, j.p.db.Pool, namespace)
@@ -42,9 +43,9 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 }
 
 // ofReporters returns the warnings about what is deployed.
-func (j *judging) ofReporters() (list []Warning) {
+func (j *judging) ofReporters() (list []policy.Warning) {
 	if e := j.strangers; e.n > 0 {
-		list = append(list, Warning{Code: UnknownReporter, Number: e.n, Examples: e.first,
+		list = append(list, policy.Warning{Code: policy.UnknownReporter, Number: e.n, Examples: e.first,
 			Text: "it requires reporters that have never reported, and rests until they do"})
 	}
 	if j.unreported.n > 0 {
@@ -54,9 +55,9 @@ func (j *judging) ofReporters() (list []Warning) {
 }
 
 // lastUseUnproved warns of what is chosen by last use in namespaces where no reporter is live.
-func lastUseUnproved(e examples) Warning {
-	return Warning{Code: LastUseUnproved, Number: e.n, Examples: e.first,
-		Text: "last use is no proof: a node that has an image sends nothing when it starts it, and no reporter holds what runs in " + count(e.n, "namespace")}
+func lastUseUnproved(e examples) policy.Warning {
+	return policy.Warning{Code: policy.LastUseUnproved, Number: e.n, Examples: e.first,
+		Text: "last use is no proof: a node that has an image sends nothing when it starts it, and no reporter holds what runs in " + policy.Number(e.n, "namespace")}
 }
 
 // Reported returns whether a reporter of what is deployed is live in a namespace. It returns the error

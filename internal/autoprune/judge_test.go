@@ -7,20 +7,21 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // judged returns the warnings of a new policy by code.
-func (r *registry) judged(t autoprune.Target, text string) map[autoprune.WarningCode]autoprune.Warning {
+func (r *registry) judged(t autoprune.Target, text string) map[policy.WarningCode]policy.Warning {
 	r.t.Helper()
-	p := policy(r.t, text)
+	p := parsed(r.t, text)
 	return r.judgedChange(t, autoprune.Change{Policy: &p})
 }
 
-func (r *registry) judgedChange(t autoprune.Target, c autoprune.Change) map[autoprune.WarningCode]autoprune.Warning {
+func (r *registry) judgedChange(t autoprune.Target, c autoprune.Change) map[policy.WarningCode]policy.Warning {
 	r.t.Helper()
 	list, err := r.pruner.Judge(r.t.Context(), t, c)
 	r.must(err)
-	found := make(map[autoprune.WarningCode]autoprune.Warning)
+	found := make(map[policy.WarningCode]policy.Warning)
 	for _, w := range list {
 		found[w.Code] = w
 	}
@@ -88,7 +89,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %v don't name %s", c.policy, examples, c.example)
 		}
 	}
-	if w := r.judged(namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/wbe"]}`)[autoprune.NoRepository]; !strings.Contains(w.Text, "default policies don't apply") {
+	if w := r.judged(namespace, `{"method": "number_of_tags", "numTags": 100, "repositories": ["app/wbe"]}`)[policy.NoRepository]; !strings.Contains(w.Text, "default policies don't apply") {
 		t.Errorf("a policy that never matches says %q", w.Text)
 	}
 	r.reporter(web.NamespaceID, "prod", time.Hour)
@@ -109,9 +110,9 @@ func TestJudgeSetting(t *testing.T) {
 	}
 	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 100}`)
 	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
-	p := policy(t, `{"method": "creation_date", "olderThan": "30d"}`)
+	p := parsed(t, `{"method": "creation_date", "olderThan": "30d"}`)
 	found := r.judgedChange(autoprune.Target{}, autoprune.Change{Policy: &p, Setting: true})
-	if w := found[autoprune.SelectsLatest]; len(found) != 1 || !slices.Equal(w.Examples, []string{"none/web:latest", "own/web:latest"}) {
+	if w := found[policy.SelectsLatest]; len(found) != 1 || !slices.Equal(w.Examples, []string{"none/web:latest", "own/web:latest"}) {
 		t.Errorf("the warnings are %+v", found)
 	}
 }
@@ -131,14 +132,14 @@ func TestJudgeUncovers(t *testing.T) {
 	r.exec("UPDATE namespaceautoprunepolicy SET active_from = NULL")
 	want := func(c autoprune.Change, n int64) {
 		t.Helper()
-		if w := r.judgedChange(app, c)[autoprune.Uncovers]; w.Number != n || int(n) != len(w.Examples) {
+		if w := r.judgedChange(app, c)[policy.Uncovers]; w.Number != n || int(n) != len(w.Examples) {
 			t.Errorf("the change uncovers %+v, want %d", w, n)
 		}
 	}
-	same := policy(t, `{"method": "creation_date", "olderThan": "90d", "keep": [{"tagPattern": "^keep"}]}`)
-	older := policy(t, `{"method": "creation_date", "olderThan": "5d", "keep": [{"tagPattern": "^keep"}]}`)
-	without := policy(t, `{"method": "creation_date", "olderThan": "90d"}`)
-	off := policy(t, `{"method": "creation_date", "olderThan": "90d", "mode": "off", "keep": [{"tagPattern": "^keep"}]}`)
+	same := parsed(t, `{"method": "creation_date", "olderThan": "90d", "keep": [{"tagPattern": "^keep"}]}`)
+	older := parsed(t, `{"method": "creation_date", "olderThan": "5d", "keep": [{"tagPattern": "^keep"}]}`)
+	without := parsed(t, `{"method": "creation_date", "olderThan": "90d"}`)
+	off := parsed(t, `{"method": "creation_date", "olderThan": "90d", "mode": "off", "keep": [{"tagPattern": "^keep"}]}`)
 	want(autoprune.Change{ID: keeper, Policy: &same}, 0)
 	want(autoprune.Change{ID: keeper, Policy: &older}, 0)
 	want(autoprune.Change{ID: keeper, Policy: &without}, 1) // keep-2 is the newest
@@ -170,7 +171,7 @@ func TestJudgeUncoversDefaults(t *testing.T) {
 	app := autoprune.Target{Namespace: "app"}
 	r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "5d"}`)
 	own := r.policy(app, `{"method": "creation_date", "olderThan": "90d"}`)
-	if w := r.judgedChange(app, autoprune.Change{ID: own})[autoprune.Uncovers]; w.Number != 1 {
+	if w := r.judgedChange(app, autoprune.Change{ID: own})[policy.Uncovers]; w.Number != 1 {
 		t.Errorf("deleting the last policy uncovers %+v", w)
 	}
 }
@@ -183,7 +184,7 @@ func TestJudgeUntagged(t *testing.T) {
 	for _, tag := range []string{"latest", "v1.0.0"} {
 		r.tag(web, tag, tag, 1000*day)
 	}
-	p := policy(t, `{"method": "untagged", "olderThan": "14d"}`)
+	p := parsed(t, `{"method": "untagged", "olderThan": "14d"}`)
 	found, err := r.pruner.Judge(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.Change{Policy: &p})
 	if r.must(err); len(found) != 0 {
 		t.Errorf("the policy is warned of: %+v", found)
@@ -199,7 +200,7 @@ func TestDefaultsThatStopUncover(t *testing.T) {
 			return r.pruner.UseDefaults(t.Context(), app.Namespace, false)
 		},
 		"a policy of its own": func(r *registry, app autoprune.Target) error {
-			_, err := r.pruner.Create(t.Context(), app, policy(t, `{"method": "creation_date", "olderThan": "90y"}`))
+			_, err := r.pruner.Create(t.Context(), app, parsed(t, `{"method": "creation_date", "olderThan": "90y"}`))
 			return err
 		},
 	} {

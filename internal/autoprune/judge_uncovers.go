@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"slices"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // coverage has the policies of a namespace before and after a change that may let policies delete
@@ -20,20 +20,17 @@ type coverage struct {
 	kept *policies
 }
 
-// keeps returns whether the policy keeps tags from others.
-func (p *Policy) keeps() bool { return len(p.keep) > 0 || p.guard.neverBelow > 0 }
-
 // uncovers returns whether a change of the policy may let others delete what it kept from them.
-func (s *Saved) uncovers(now *Policy) bool {
+func (s *Saved) uncovers(now *policy.Policy) bool {
 	switch old := s.Policy; {
-	case s.Problem != "" || old.guard.mode == Off:
+	case s.Problem != "" || old.Mode == policy.Off:
 		return false
-	case now == nil || now.guard.mode != old.guard.mode && now.guard.mode != "":
+	case now == nil || now.Mode != old.Mode && now.Mode != "":
 		return true
-	case !slices.EqualFunc(old.keep, now.keep, keepRule.equal) || now.guard.neverBelow < old.guard.neverBelow:
+	case !policy.EqualKeep(old.Keep, now.Keep) || now.NeverBelow < old.NeverBelow:
 		return true
 	default: // its keep rules look at the tags that it selects
-		return old.keeps() && !old.sameRule(*now)
+		return old.Keeps() && !old.SameRule(*now)
 	}
 }
 
@@ -44,25 +41,25 @@ func (j *judging) changed(l *policies) *coverage {
 		return nil
 	}
 	c := &coverage{id: j.old.ID, before: l, after: l.replace(j.old.ID, j.change.Policy)}
-	if now := j.change.Policy; now != nil && now.guard.mode == j.old.Policy.guard.mode {
+	if now := j.change.Policy; now != nil && now.Mode == j.old.Policy.Mode {
 		kept := *now
-		kept.keep, kept.guard.neverBelow = j.old.Policy.keep, j.old.Policy.guard.neverBelow
+		kept.Keep, kept.NeverBelow = j.old.Policy.Keep, j.old.Policy.NeverBelow
 		c.kept = l.replace(j.old.ID, &kept)
 	}
 	return c
 }
 
 // replace returns the policies with another one in place of one of them; nil: without that.
-func (l *policies) replace(id string, policy *Policy) *policies {
+func (l *policies) replace(id string, with *policy.Policy) *policies {
 	out := *l
 	change := func(list []Saved) (changed []Saved) {
 		for _, s := range list {
 			switch {
 			case s.ID != id:
-			case policy == nil:
+			case with == nil:
 				continue
 			default:
-				s.Policy = *policy
+				s.Policy = *with
 			}
 			changed = append(changed, s)
 		}

@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"iter"
 	"time"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // keeper is a keep rule prepared for a repository.
 type keeper struct {
-	keepRule
+	policy.KeepRule
+	kind     policy.KeepKind
+	counting policy.Counting
 	// cutoff is now minus the age of usedWithin. unknown says why the last use of tags isn't
 	// known; the rule then keeps every tag that its policy considers.
 	cutoff  time.Time
@@ -26,36 +30,36 @@ type keeper struct {
 	oldestVersion map[string]*version
 }
 
-func newKeepers(policy Policy, now time.Time, pulls PullRecord) []keeper {
-	keepers := make([]keeper, len(policy.keep))
-	for i, rule := range policy.keep {
+func newKeepers(rules []policy.KeepRule, now time.Time, pulls PullRecord) []keeper {
+	keepers := make([]keeper, len(rules))
+	for i, rule := range rules {
 		k := &keepers[i]
-		k.keepRule = rule
-		switch rule.kind {
-		case keepUsed:
-			k.cutoff = now.Add(-rule.used.Duration())
-			k.unknown = pulls.problem(rule.used, k.cutoff)
-		case keepNewest:
-			k.tags = newNewestGroups(rule.counting, rule.newest, true)
-		case keepVersions:
+		k.KeepRule, k.kind, k.counting = rule, rule.Kind(), rule.Counting()
+		switch k.kind {
+		case policy.KeepUsed:
+			k.cutoff = now.Add(-rule.UsedWithin.Duration())
+			k.unknown = pulls.problem(rule.UsedWithin, k.cutoff)
+		case policy.KeepNewest:
+			k.tags = newNewestGroups(k.counting, rule.Newest, true)
+		case policy.KeepVersions:
 			k.versions, k.oldestVersion = make(map[string]*newestVersions), make(map[string]*version)
-		case keepPattern:
+		case policy.KeepPattern:
 		}
 	}
 	return keepers
 }
 
 // counts returns whether the rule keeps a number of tags or of versions.
-func (k *keeper) counts() bool { return k.newest > 0 }
+func (k *keeper) counts() bool { return k.Newest > 0 }
 
 // version returns the version in a tag's name, and its group. ok is false if the rule keeps
 // no such tag.
 func (k *keeper) version(tag string) (v version, key string, ok bool) {
 	v, ok = parseVersion(tag)
-	if !ok || v.prerelease != (k.keepRule.versions == NewestPrereleases) {
+	if !ok || v.prerelease != (k.Versions == policy.NewestPrereleases) {
 		return v, "", false
 	}
-	if k.keepRule.versions == NewestPatches {
+	if k.Versions == policy.NewestPatches {
 		return v, v.numbers[0] + "." + v.numbers[1] + "-" + v.variant, true
 	}
 	return v, v.variant, true
@@ -63,7 +67,7 @@ func (k *keeper) version(tag string) (v version, key string, ok bool) {
 
 // overflows is called when there are too many groups.
 func (k *keeper) overflows() {
-	if k.kind == keepVersions || k.grouped() {
+	if k.kind == policy.KeepVersions || k.counting.Grouped() {
 		k.overflow, k.versions = true, nil
 		k.tags.overflows()
 	}
@@ -73,7 +77,7 @@ func (k *keeper) overflows() {
 // this adds.
 func (k *keeper) see(t *Tag, counted bool) (added int) {
 	switch {
-	case k.kind == keepNewest && (counted || k.images):
+	case k.kind == policy.KeepNewest && (counted || k.CountImages):
 		return k.tags.see(t, counted)
 	case !counted || k.overflow:
 		return 0
@@ -84,7 +88,7 @@ func (k *keeper) see(t *Tag, counted bool) (added int) {
 	}
 	group := k.versions[key]
 	if group == nil {
-		group, added = &newestVersions{limit: k.newest}, 1
+		group, added = &newestVersions{limit: k.Newest}, 1
 		k.versions[key] = group
 	}
 	group.add(&v)
@@ -111,22 +115,22 @@ func (k *keeper) keeps(t *Tag, orphan bool) (Code, bool) {
 		return "", false
 	}
 	switch k.kind {
-	case keepNewest:
+	case policy.KeepNewest:
 		code := k.tags.judge(t)
 		if code == NoPlatform {
 			return KeptPlatform, true
 		}
 		return KeptNewest, code == AmongNewest || code == TooManyGroups
-	case keepVersions:
+	case policy.KeepVersions:
 		v, key, ok := k.version(t.Name)
 		if !ok {
 			return "", false
 		}
 		oldest := k.oldestVersion[key]
 		return KeptVersion, oldest == nil || v.compare(oldest) >= 0
-	case keepPattern:
-		return KeptPattern, k.pattern.Match(t.Name)
-	case keepUsed:
+	case policy.KeepPattern:
+		return KeptPattern, k.TagPattern.Match(t.Name)
+	case policy.KeepUsed:
 		switch {
 		case !t.Created.Before(k.cutoff), k.unknown == "" && !t.used().Before(k.cutoff):
 			return KeptUsed, true
@@ -144,7 +148,7 @@ func (v *Verdict) countKept(t *Tag) {
 	known, protected := false, false
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.countsKept || r.policy.orphans && t.orphan() || !r.considers(t) {
+		if !r.countsKept || r.policy.RemoveOrphans && t.orphan() || !r.considers(t) {
 			continue
 		}
 		if !known {
@@ -181,7 +185,7 @@ func (v *Verdict) kept(t *Tag) (k *keeper, policy int, code Code) {
 			continue
 		}
 		for place := range r.keepers {
-			if code, ok := r.keepers[place].keeps(t, r.policy.orphans && t.orphan()); ok {
+			if code, ok := r.keepers[place].keeps(t, r.policy.RemoveOrphans && t.orphan()); ok {
 				return &r.keepers[place], i, code
 			}
 		}
@@ -196,30 +200,30 @@ func (v *Verdict) keptReason(t *Tag) string {
 	case k == nil: // can't happen: Decide has found the rule
 		return "kept by a rule"
 	case code == KeptUnknown:
-		return fmt.Sprintf("kept, because it isn't known whether it was used within %s: %s", k.used, k.unknown)
+		return fmt.Sprintf("kept, because it isn't known whether it was used within %s: %s", k.UsedWithin, k.unknown)
 	case code == KeptPlatform:
 		return "kept: " + platformText
 	case code == KeptUsed && t.used().After(t.Created):
-		return fmt.Sprintf("kept: last used at %s, within %s", stamp(t.used()), k.used)
+		return fmt.Sprintf("kept: last used at %s, within %s", stamp(t.used()), k.UsedWithin)
 	case code == KeptUsed:
-		return fmt.Sprintf("kept: pushed at %s, within %s", stamp(t.Created), k.used)
+		return fmt.Sprintf("kept: pushed at %s, within %s", stamp(t.Created), k.UsedWithin)
 	case k.overflow:
 		return "kept, because there are too many groups to compare the tags in each"
 	}
-	return "kept: " + k.form().String()
+	return "kept: " + k.String()
 }
 
 // keptNotices returns what the keep rules of policy i can't judge. They then keep more tags.
 func (v *Verdict) keptNotices(i int) (texts []string) {
 	for _, k := range v.rules[i].keepers {
 		if k.tags != nil && k.tags.unknown > 0 {
-			texts = append(texts, fmt.Sprintf("its keep rule \"%s\" keeps %d tags, of whose images not all have a platform that is known", k.form(), k.tags.unknown))
+			texts = append(texts, fmt.Sprintf("its keep rule \"%s\" keeps %d tags, of whose images not all have a platform that is known", k.KeepRule, k.tags.unknown))
 		}
 		if k.unknown != "" {
-			texts = append(texts, fmt.Sprintf("its keep rule usedWithin %s keeps every tag: %s", k.used, k.unknown))
+			texts = append(texts, fmt.Sprintf("its keep rule usedWithin %s keeps every tag: %s", k.UsedWithin, k.unknown))
 		}
 		if k.overflow {
-			texts = append(texts, fmt.Sprintf("its keep rule \"%s\" keeps the tags of all groups: there are more than %d groups", k.form(), maxGroups))
+			texts = append(texts, fmt.Sprintf("its keep rule \"%s\" keeps the tags of all groups: there are more than %d groups", k.KeepRule, maxGroups))
 		}
 	}
 	return texts

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func TestParseKeep(t *testing.T) {
@@ -23,9 +24,9 @@ func TestParseKeep(t *testing.T) {
 		`[{"newest": 3, "groupBy": null}]`:                                                     `[{"newest":3}]`,
 		`[{"versions": "releases"}]`:                                                           `[{"versions":"releases"}]`,
 		`[{"versions": "newest_patches"}, {"newest": 1000, "versions": "newest_prereleases"}]`: `[{"newest":1,"versions":"newest_patches"},{"newest":1000,"versions":"newest_prereleases"}]`,
-		"[" + strings.Repeat(`{"newest": 1},`, autoprune.MaxKeeps-1) + `{"newest": 1}]`:        "[" + strings.Repeat(`{"newest":1},`, autoprune.MaxKeeps-1) + `{"newest":1}]`,
+		"[" + strings.Repeat(`{"newest": 1},`, policy.MaxKeeps-1) + `{"newest": 1}]`:           "[" + strings.Repeat(`{"newest":1},`, policy.MaxKeeps-1) + `{"newest":1}]`,
 	} {
-		p := policy(t, `{"method": "creation_date", "olderThan": "2w", "keep": `+in+`}`)
+		p := parsed(t, `{"method": "creation_date", "olderThan": "2w", "keep": `+in+`}`)
 		if want != "" {
 			want = `,"keep":` + want
 		}
@@ -37,7 +38,7 @@ func TestParseKeep(t *testing.T) {
 	for _, tt := range []struct{ in, field, problem string }{
 		{`7`, "keep", "must be an array of keep rules, not a number"},
 		{`{"newest": 1}`, "keep", "not an object"},
-		{"[" + strings.Repeat(`{"newest": 1},`, autoprune.MaxKeeps) + `{"newest": 1}]`, "keep", "at most 16"},
+		{"[" + strings.Repeat(`{"newest": 1},`, policy.MaxKeeps) + `{"newest": 1}]`, "keep", "at most 16"},
 		{`[{"newest": 1}, 2]`, "keep[1]", "not a number"},
 		{`[{}]`, "keep[0]", "says nothing"},
 		{`[{"groupBy": "(a)"}]`, "keep[0]", "says nothing"},
@@ -62,15 +63,15 @@ func TestParseKeep(t *testing.T) {
 		{`[{"versions": "releases", "newest": 1}]`, "keep[0].newest", "has no number"},
 		{`[{"versions": "newest_patches", "newest": 1001}]`, "keep[0].newest", "at most 1000"},
 	} {
-		_, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "2w", "keep": ` + tt.in + `}`))
-		problem, ok := errors.AsType[*autoprune.FieldError](err)
+		_, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "2w", "keep": ` + tt.in + `}`))
+		problem, ok := errors.AsType[*policy.FieldError](err)
 		if !ok || problem.Field != tt.field || !strings.Contains(problem.Problem, tt.problem) {
 			t.Errorf("keep %s: the error is %v, want %q of %q", tt.in, err, tt.problem, tt.field)
 		}
 	}
-	a := policy(t, `{"method": "creation_date", "olderThan": "2w", "keep": [{"usedWithin": "14d"}]}`)
+	a := parsed(t, `{"method": "creation_date", "olderThan": "2w", "keep": [{"usedWithin": "14d"}]}`)
 	for keep, want := range map[string]bool{`[{"usedWithin": "2w"}]`: true, `[{"usedWithin": "15d"}]`: false, `[]`: false, `[{"newest": 14}]`: false} {
-		if b := policy(t, `{"method": "creation_date", "olderThan": "2w", "keep": `+keep+`}`); a.Equal(b) != want {
+		if b := parsed(t, `{"method": "creation_date", "olderThan": "2w", "keep": `+keep+`}`); a.Equal(b) != want {
 			t.Errorf("%s equals %s: %v", a, b, !want)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 const (
@@ -32,7 +34,7 @@ func (v *repositoryRun) asks(g *candidate) bool {
 	}
 	for place := range v.saved {
 		p := &v.saved[place].Policy
-		if (p.method == LastPulled || p.method == MaxBytes) && g.decision.Policies.Has(place) || p.keepsUsed() && p.considers(place, &g.tag) {
+		if (p.Method == policy.LastPulled || p.Method == policy.MaxBytes) && g.decision.Policies.Has(place) || p.KeepsUsed() && g.tag.consideredBy(p, place) {
 			return true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // memories stands for the pull statistics and for the processes that record uses: `answered` are
@@ -235,12 +236,12 @@ func TestUsesInMemoryCountAtJudgement(t *testing.T) {
 	const text = `{"method": "last_pulled", "olderThan": "1d"}`
 	r, m, tags := remembering(t, text)
 	m.answered["v1"], m.answered["v2"] = true, true
-	p, err := autoprune.ParsePolicy([]byte(text))
+	p, err := policy.Parse([]byte(text))
 	r.must(err)
 	found, err := r.pruner.Judge(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.Change{Policy: &p})
 	r.must(err)
 	for _, w := range found {
-		if w.Code == autoprune.SelectsMost {
+		if w.Code == policy.SelectsMost {
 			t.Errorf("warned: %s", w.Text)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // A max_bytes policy keeps the most recently used tags that fit into its bytes. It orders the
@@ -36,7 +38,7 @@ func (v *Verdict) weigh(t *Tag) {
 	var counted PolicySet
 	for i := range v.rules {
 		r := &v.rules[i]
-		if r.policy.method == MaxBytes && !r.inactive && r.rests == "" && !t.Exempt.Has(i) && r.considers(t) && !(r.policy.orphans && t.orphan()) {
+		if r.policy.Method == policy.MaxBytes && !r.inactive && r.rests == "" && !t.Exempt.Has(i) && r.considers(t) && !(r.policy.RemoveOrphans && t.orphan()) {
 			counted = counted.with(i)
 		}
 	}
@@ -74,11 +76,11 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 	}
 	for i := range v.rules {
 		r := &v.rules[i]
-		if r.policy.method != MaxBytes || r.inactive || r.rests != "" {
+		if r.policy.Method != policy.MaxBytes || r.inactive || r.rests != "" {
 			continue
 		}
 		var err error
-		if r.beyond, r.full, err = repository.stock.newScales(of).exceeds(v.weighed, order, i, r.policy.bytes); err != nil {
+		if r.beyond, r.full, err = repository.stock.newScales(of).exceeds(v.weighed, order, i, int64(r.policy.MaxBytes)); err != nil {
 			return err
 		}
 		v.hasCandidates = v.hasCandidates || r.full && r.waits == ""
@@ -118,7 +120,7 @@ func (r *rule) judgeBytes(t *Tag) (code Code, selected bool) {
 }
 
 func (v *Verdict) bytesReason(t *Tag, r *rule, code Code) string {
-	limit := formatSize(r.policy.bytes)
+	limit := r.policy.MaxBytes
 	last := fmt.Sprintf("last used at %s", stamp(t.lastUse()))
 	if v.unplaced(t) {
 		last = fmt.Sprintf("no use recorded since %s", stamp(v.pulls.Since))

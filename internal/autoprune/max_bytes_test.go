@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // used is a registry whose tags were used at given times.
@@ -79,7 +80,7 @@ func TestMaxBytes(t *testing.T) {
 		1000 + 2*100 + 50 + 3*2 - 1:  "v0",
 		1000 + 101:                   "",
 	} {
-		p := policy(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, size))
+		p := parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, size))
 		preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
 		u.must(err)
 		var stay []string
@@ -119,7 +120,7 @@ func TestMaxBytes(t *testing.T) {
 }
 
 // sameForecast fails unless a forecast of one day says the same as a preview.
-func (u *used) sameForecast(p autoprune.Policy, preview *autoprune.Preview) {
+func (u *used) sameForecast(p policy.Policy, preview *autoprune.Preview) {
 	u.t.Helper()
 	f, err := u.pruner.Forecast(u.t.Context(), autoprune.Target{Namespace: "app"},
 		autoprune.ForecastOptions{Policy: &p, Days: 1, Settings: []string{p.Value().(string), "1GiB"}})
@@ -178,7 +179,7 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 		{autoprune.PullRecord{Since: time.Now().Add(-9 * day)}, 1300, 3, "it doesn't count 2 tags"},
 	} {
 		u.pulls = one.pulls
-		p := policy(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, one.bytes))
+		p := parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, one.bytes))
 		preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
 		u.must(err)
 		if preview.Deleted != one.goes || !strings.Contains(preview.Policies[0].Notice, one.says) {
@@ -191,7 +192,7 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 			tag.Pulled, tag.UseUnknown = time.Now(), true
 		}
 	}
-	p := policy(t, `{"method": "max_bytes", "maxBytes": "1250"}`)
+	p := parsed(t, `{"method": "max_bytes", "maxBytes": "1250"}`)
 	preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
 	u.must(err)
 	if preview.Deleted != 0 || preview.Reasons[autoprune.WithinBytes] != 5 {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // maxGroups is how many groups the policies by number with groups, and the keep rules with groups
@@ -14,7 +16,7 @@ var maxGroups = 100_000
 // newestGroups finds the newest tags or images of each group. A policy by number and a keep rule with newest
 // have one.
 type newestGroups struct {
-	counting
+	policy.Counting
 	limit int
 	// emptyGroup says that tags in whose names the parentheses of groupBy capture nothing are a
 	// group, too. Otherwise they are in no group.
@@ -78,19 +80,19 @@ func (g *groupCount) seeImage(manifest int64, r rank, counted bool) {
 	}
 }
 
-func newNewestGroups(c counting, limit int, emptyGroup bool) *newestGroups {
+func newNewestGroups(c policy.Counting, limit int, emptyGroup bool) *newestGroups {
 	return &newestGroups{
-		counting: c, limit: limit, emptyGroup: emptyGroup, groups: make(map[groupKey]*groupCount), oldest: make(map[groupKey]rank),
+		Counting: c, limit: limit, emptyGroup: emptyGroup, groups: make(map[groupKey]*groupCount), oldest: make(map[groupKey]rank),
 		stay: make(map[groupImage]struct{}),
 	}
 }
 
 // name returns what groupBy captures in the tag's name. ok is false if the tag is in no group.
 func (n *newestGroups) name(t *Tag) (name string, ok bool) {
-	if n.groupBy.IsZero() {
+	if n.GroupBy.IsZero() {
 		return "", true
 	}
-	name, ok = n.groupBy.Group(t.Name)
+	name, ok = n.GroupBy.Group(t.Name)
 	return name, ok && (n.emptyGroup || strings.Trim(name, "\x00") != "")
 }
 
@@ -104,7 +106,7 @@ func (n *newestGroups) groupsOf(t *Tag) (name string, platforms []string, code C
 	switch {
 	case !ok:
 		return "", nil, NoGroup
-	case !n.platforms:
+	case !n.PerPlatform:
 		return name, noPlatform, ""
 	case t.Platforms == "":
 		return "", nil, NoPlatform
@@ -132,13 +134,13 @@ func (n *newestGroups) see(t *Tag, counted bool) (added int) {
 // seeIn is see for one group.
 func (n *newestGroups) seeIn(key groupKey, t *Tag, counted bool) (added int) {
 	group := n.groups[key]
-	if group == nil && !counted && !n.images {
+	if group == nil && !counted && !n.CountImages {
 		n.uncounted = true // the tag takes no memory, since the limit of groups doesn't bound it
 		return 0
 	}
 	if group == nil {
 		group = &groupCount{newest: newest{limit: n.limit}}
-		if n.images {
+		if n.CountImages {
 			group.images = make(map[int64]*imageRanks)
 		}
 		n.groups[key] = group
@@ -146,12 +148,12 @@ func (n *newestGroups) seeIn(key groupKey, t *Tag, counted bool) (added int) {
 	r := rank{created: t.Created, name: t.Name}
 	group.seen++
 	switch {
-	case n.images:
+	case n.CountImages:
 		group.seeImage(t.Manifest, r, counted)
 	case counted:
 		group.add(r)
 	}
-	if counted && !group.counted && n.grouped() {
+	if counted && !group.counted && n.Grouped() {
 		added = 1
 	}
 	group.counted = group.counted || counted
@@ -160,7 +162,7 @@ func (n *newestGroups) seeIn(key groupKey, t *Tag, counted bool) (added int) {
 
 // overflows is called when there are too many groups.
 func (n *newestGroups) overflows() {
-	if n != nil && n.grouped() {
+	if n != nil && n.Grouped() {
 		n.overflow, n.groups = true, nil
 	}
 }
@@ -216,13 +218,13 @@ func (n *newestGroups) among(key groupKey, t *Tag) bool {
 // which returns the part of a reason that says what is counted and names the tag's group. It is ""
 // if all tags are counted together.
 func (n *newestGroups) which(t *Tag) (text string) {
-	if n.images {
+	if n.CountImages {
 		text = " images"
 	}
-	if name, ok := n.name(t); ok && !n.groupBy.IsZero() {
+	if name, ok := n.name(t); ok && !n.GroupBy.IsZero() {
 		text += fmt.Sprintf(" of the group %q", strings.ReplaceAll(strings.TrimSuffix(name, "\x00"), "\x00", ", "))
 	}
-	if n.platforms {
+	if n.PerPlatform {
 		text += " for " + strings.ReplaceAll(t.Platforms, platformSeparator, " or ")
 	}
 	return text

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // oracleConfiguration is the configuration of an image.
@@ -163,7 +163,7 @@ func drawOracleAttributeSelectors(t *rapid.T) (text string) {
 }
 
 // attributes returns the attributes of a manifest as the reader of tags finds them.
-func (s oracleScene) attributes(digest string) (a autoprune.Attributes) {
+func (s oracleScene) attributes(digest string) (a policy.Attributes) {
 	m := s.manifests[digest]
 	a.Annotations = m.annotations
 	entries := []oracleListed{{digest: digest}}
@@ -171,7 +171,7 @@ func (s oracleScene) attributes(digest string) (a autoprune.Attributes) {
 		entries = m.listed
 	}
 	for _, one := range entries {
-		var image autoprune.ImageAttributes
+		var image policy.ImageAttributes
 		if child, there := s.manifests[one.digest]; there {
 			c := child.configuration
 			image.PlatformKnown = c == nil || !c.unread

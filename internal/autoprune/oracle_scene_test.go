@@ -211,11 +211,11 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 	scopes := map[string][]autoprune.Applied{}
 	asks := s.asks()
 	for i, p := range s.policies {
-		applied := autoprune.Applied{ID: fmt.Sprint(i), Policy: policy(t, p.text), Everywhere: p.scope == "setting"}
+		applied := autoprune.Applied{ID: fmt.Sprint(i), Policy: parsed(t, p.text), Everywhere: p.scope == "setting"}
 		if asks[i] {
 			applied.Capped = "it asks"
 		}
-		if slices.ContainsFunc(applied.Policy.Safeguards().RequireReporter, func(name string) bool { return !slices.Contains(oracleReporters, name) }) {
+		if slices.ContainsFunc(applied.Policy.RequireReporter, func(name string) bool { return !slices.Contains(oracleReporters, name) }) {
 			applied.Unreported = "it rests"
 		}
 		scope := strings.Replace(p.scope, "setting", "default", 1)
@@ -223,7 +223,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 		scopes[scope] = append(scopes[scope], applied)
 	}
 	all := autoprune.Combine(scopes["default"], scopes["namespace"], scopes["repository"], s.refuseDefaults)
-	all = slices.DeleteFunc(all, func(a autoprune.Applied) bool { return !autoprune.AppliesIn(a.Policy, s.repository) })
+	all = slices.DeleteFunc(all, func(a autoprune.Applied) bool { return !a.Policy.AppliesIn(s.repository) })
 	r := autoprune.Rules{Now: s.now, Would: s.would, Policies: all, Protection: protect(t, s.protections...)}
 	r.Pulls = autoprune.PullRecord{Since: s.statistics.since, Behind: s.now.Sub(s.statistics.until)}
 	var tags []autoprune.Tag
@@ -234,7 +234,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 			MediaType: m.mediaType, ArtifactType: m.artifactType, Size: m.size,
 		}
 		*[]*time.Time{&tag.Pulled, &tag.ManifestPulled, &tag.Checked}[i%3] = one.used
-		tag.Platforms = s.attributes(one.manifest).Platforms()
+		tag.Platforms = autoprune.PlatformsOf(s.attributes(one.manifest).Images)
 		for place, a := range all {
 			switch selected, known := a.Policy.MatchAttributes(s.attributes(one.manifest)); {
 			case selected:

@@ -15,14 +15,16 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Saved is a policy as it is stored.
 type Saved struct {
 	ID      string
-	Policy  Policy
-	Version int64 // counts how often it was saved
-	rule    int64 // the version since which it selects what it selects
+	Policy  policy.Policy
+	bound   *freeBound // as in Applied
+	Version int64      // counts how often it was saved
+	rule    int64      // the version since which it selects what it selects
 	Created time.Time
 	Updated time.Time
 	// ActiveFrom is when the policy's grace period ends; nil: it has none.
@@ -32,7 +34,7 @@ type Saved struct {
 	Setting bool
 	// Confirmed are the codes of the warnings that were confirmed when it was saved; none if Setting is
 	// set, since the configuration confirms nothing.
-	Confirmed []WarningCode
+	Confirmed []policy.WarningCode
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
 	// is the text from the database. Counts says that the unreadable policy is certainly a
@@ -142,32 +144,13 @@ func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 
 // read reads a policy as it is stored.
 func (s *Saved) read(text string) {
-	policy, err := ParsePolicy([]byte(text))
+	parsed, err := policy.Parse([]byte(text))
 	if err == nil {
-		s.Policy, s.Problem, s.Stored, s.Counts, s.MayKeep = policy, "", "", false, false
+		s.Policy, s.Problem, s.Stored, s.Counts, s.MayKeep = parsed, "", "", false, false
 		return
 	}
-	s.Policy, s.Problem, s.Stored = Policy{}, err.Error(), text
-	s.Counts, s.MayKeep = countsTags([]byte(text)), mayKeep([]byte(text))
-}
-
-// mayKeep returns whether a policy that can't be read may have keep rules. Even a field that
-// this version doesn't know may be a newer version's way to keep tags.
-func mayKeep(stored []byte) bool {
-	_, err := readFields(stored, members{fields: fieldsWithoutKeep})
-	return err != nil
-}
-
-// countsTags returns whether a policy that can't be read is certainly a number_of_tags or
-// max_bytes policy, because only its number, its size or its pattern is wrong.
-func countsTags(stored []byte) bool {
-	fields, err := readFields(stored, policyFields)
-	if err != nil || fields[fieldAge] != nil {
-		return false
-	}
-	method, err := readMethod(fields[fieldMethod])
-	orphans, wrong := readFlag(fieldOrphans, fields[fieldOrphans], false)
-	return err == nil && wrong == nil && method.counts() && !orphans
+	s.Policy, s.Problem, s.Stored = policy.Policy{}, err.Error(), text
+	s.Counts, s.MayKeep = policy.CertainlyCounts([]byte(text)), policy.MayKeep([]byte(text))
 }
 
 // Get returns one policy of a target. It returns the error NAME_UNKNOWN if the target or
@@ -244,39 +227,39 @@ const touchTask = `
 // NAME_UNKNOWN if the target doesn't exist, and UNSUPPORTED with status 400 if the
 // target already has an equal policy or the largest number of policies
 // (MaxScopePolicies).
-func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
-	return p.CreateConfirmed(ctx, t, policy, Consent{})
+func (p *Pruner) Create(ctx context.Context, t Target, wanted policy.Policy) (id string, err error) {
+	return p.CreateConfirmed(ctx, t, wanted, Consent{})
 }
 
 // CreateConfirmed is Create for a client that has seen warnings.
-func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, policy Policy, c Consent) (id string, err error) {
+func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, wanted policy.Policy, c Consent) (id string, err error) {
 	id = uuid.NewString()
 	s := policyTables[t.Scope()]
 	err = p.change(ctx, t, "creating an auto-prune policy", func(tx pgx.Tx, o owner) error {
-		text, err := p.admit(ctx, tx, t, o, policy, "")
+		text, err := p.admit(ctx, tx, t, o, wanted, "")
 		if err != nil {
 			return err
 		}
 		switch t.Scope() {
 		case DefaultScope:
-			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from, confirmed) VALUES ($1, $2, now() + $3::interval, $4)", id, text, p.grace(policy), c.codes())
+			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from, confirmed) VALUES ($1, $2, now() + $3::interval, $4)", id, text, p.grace(wanted), c.codes())
 		case NamespaceScope:
 			if err := p.uncoverByFirst(ctx, tx, o); err != nil {
 				return err
 			}
 			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy, active_from, confirmed) VALUES ($1, $2, $3, now() + $4::interval, $5)",
-				id, o.namespace, text, p.grace(policy), c.codes())
+				id, o.namespace, text, p.grace(wanted), c.codes())
 		default:
 			_, err = tx.Exec(ctx, "INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy, active_from, confirmed) VALUES ($1, $2, $3, $4, now() + $5::interval, $6)",
-				id, o.namespace, o.repository, text, p.grace(policy), c.codes())
+				id, o.namespace, o.repository, text, p.grace(wanted), c.codes())
 		}
 		if err == nil {
-			err = cover(ctx, tx, o, policy)
+			err = cover(ctx, tx, o, wanted)
 		}
 		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, tx, entry(s.created, t, o, id, c.detail(map[string]any{"policy": policy, "change": "create"})))
+		return audit.Append(ctx, tx, entry(s.created, t, o, id, c.detail(map[string]any{"policy": wanted, "change": "create"})))
 	})
 	if err != nil {
 		return "", err
@@ -287,20 +270,20 @@ func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, policy Policy, c
 // admit checks that a policy may be added to the policies of its owner, and returns the
 // policy as the text to store. `except` is the id of the policy that the new policy
 // replaces, or "".
-func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy Policy, except string) (string, error) {
+func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, wanted policy.Policy, except string) (string, error) {
 	list, err := listPolicies(ctx, tx, t.Scope(), o)
 	if err != nil {
 		return "", err
 	}
 	list = slices.DeleteFunc(list, func(s Saved) bool { return s.Setting })
 	for _, s := range list {
-		if s.ID != except && s.Problem == "" && s.Policy.Equal(policy) {
+		if s.ID != except && s.Problem == "" && s.Policy.Equal(wanted) {
 			return "", invalid("%s has this policy already, as %s", t, s.ID).WithDetail(map[string]string{"policy": s.ID})
 		}
 	}
-	if t.Scope() == RepositoryScope && policy.where.repositories != nil {
-		return "", invalid("%s: a policy of a repository applies only there; leave it out", fieldRepositories).
-			WithDetail(map[string]string{"field": fieldRepositories})
+	if t.Scope() == RepositoryScope && wanted.Repositories != nil {
+		return "", invalid("repositories: a policy of a repository applies only there; leave it out").
+			WithDetail(map[string]string{"field": "repositories"})
 	}
 	if most := p.opt.MostPolicies; except == "" && len(list) >= most {
 		return "", invalid("%s", oci.LimitText(t.String(), most, "policies", "limits.policies", "delete one, or put their patterns together"))
@@ -316,7 +299,7 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 			return "", invalid("%s", oci.LimitText("a namespace with its repositories", most, "policies", "limits.policies", "delete one, or give the namespace one policy for several repositories"))
 		}
 	}
-	text, err := policy.MarshalJSON()
+	text, err := wanted.MarshalJSON()
 	return string(text), err
 }
 
@@ -324,20 +307,20 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 // rule (see Policy.sameRule). It returns the errors of Create, NAME_UNKNOWN if the policy
 // doesn't exist, and UNSUPPORTED with status 409 if the policy comes from the
 // configuration.
-func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
-	return p.UpdateVersion(ctx, t, id, policy, 0)
+func (p *Pruner) Update(ctx context.Context, t Target, id string, wanted policy.Policy) error {
+	return p.UpdateVersion(ctx, t, id, wanted, 0)
 }
 
 // UpdateVersion is Update for a caller that has read the policy before, in the given version
 // (Saved.Version). It returns UNSUPPORTED with status 409 if the policy was saved since. The
 // version 0 stands for any. The transaction has locked the policies of the target by then
 // (see change), so of two callers that have read the same version only one succeeds.
-func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy Policy, version int64) error {
-	return p.UpdateConfirmed(ctx, t, id, policy, version, Consent{})
+func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, wanted policy.Policy, version int64) error {
+	return p.UpdateConfirmed(ctx, t, id, wanted, version, Consent{})
 }
 
 // UpdateConfirmed is UpdateVersion for a client that has seen warnings.
-func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, policy Policy, version int64, c Consent) error {
+func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, wanted policy.Policy, version int64, c Consent) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
@@ -346,7 +329,7 @@ func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, polic
 		if err := refuseVersion(ctx, tx, t, o, id, version); err != nil {
 			return err
 		}
-		text, err := p.admit(ctx, tx, t, o, policy, id)
+		text, err := p.admit(ctx, tx, t, o, wanted, id)
 		if err != nil {
 			return err
 		}
@@ -354,21 +337,21 @@ func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, polic
 		if err != nil {
 			return err
 		}
-		same := stored != nil && stored.Policy.Equal(policy)
+		same := stored != nil && stored.Policy.Equal(wanted)
 		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now(), "+
 			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END, "+
 			"rule_version = CASE WHEN $6 THEN rule_version ELSE version + 1 END, "+
 			"confirmed = COALESCE($7, confirmed) WHERE "+
-			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(policy), stored != nil && stored.Policy.sameRule(policy), c.replaces(same))
+			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(wanted), stored != nil && stored.Policy.SameRule(wanted), c.replaces(same))
 		switch {
 		case err != nil:
 		case same:
 			err = keepAnnounced(ctx, tx, id, stored.Version)
 		case stored != nil:
-			err = p.uncover(ctx, tx, o, *stored, &policy)
+			err = p.uncover(ctx, tx, o, *stored, &wanted)
 		}
 		if err == nil {
-			err = cover(ctx, tx, o, policy)
+			err = cover(ctx, tx, o, wanted)
 		}
 		if err != nil {
 			return err
@@ -376,7 +359,7 @@ func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, polic
 		if done.RowsAffected() == 0 {
 			return policyUnknown(t, id)
 		}
-		return audit.Append(ctx, tx, entry(s.updated, t, o, id, c.detail(map[string]any{"policy": policy, "change": "update"})))
+		return audit.Append(ctx, tx, entry(s.updated, t, o, id, c.detail(map[string]any{"policy": wanted, "change": "update"})))
 	})
 }
 
@@ -454,9 +437,9 @@ func storedPolicy(text string) any {
 }
 
 // entry returns the audit entry of a change of a policy.
-func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]any) audit.Entry {
+func entry(kind audit.Kind, t Target, o owner, id string, detail map[string]any) audit.Entry {
 	e := audit.Entry{Kind: kind, Namespace: t.Namespace, Repository: t.Repository, RepositoryID: o.repository, Detail: detail}
-	e.Policy, _ = uuid.Parse(policy) // ids of ours are uuids
+	e.Policy, _ = uuid.Parse(id) // ids of ours are uuids
 	return e
 }
 

@@ -11,13 +11,14 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // PreviewOptions says what to preview.
 type PreviewOptions struct {
 	// Policy is a policy to try out. The preview then shows what this policy alone would
 	// delete. Nil: the preview uses the policies that apply now.
-	Policy *Policy
+	Policy *policy.Policy
 	// Limit is how many tags are listed. Default 100, most 10,000.
 	Limit int
 	// Within limits how long Preview looks at repositories. Default 1 min.
@@ -70,9 +71,9 @@ type PreviewPolicy struct {
 	Scope      Scope  `json:"scope"`
 	Repository string `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
 	// Policy is nil when it can't be read: Notice says why.
-	Policy   *Policy  `json:"policy,omitempty" doc:"Absent when this version can't read the policy: see notice"`
-	Notice   string   `json:"notice,omitempty" doc:"Why the policy could select nothing, or why its keep rules keep more tags"`
-	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the policy's pattern may select"`
+	Policy   *policy.Policy `json:"policy,omitempty" doc:"Absent when this version can't read the policy: see notice"`
+	Notice   string         `json:"notice,omitempty" doc:"Why the policy could select nothing, or why its keep rules keep more tags"`
+	Warnings []string       `json:"warnings,omitempty" doc:"Unintended tags that the policy's pattern may select"`
 }
 
 // Bounds of a preview.
@@ -114,7 +115,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if t.Scope() == RepositoryScope && o.Policy != nil {
 		clear(l.exceptions) // the policy is tried out as one of the repository's own
 	}
-	if l.readUses() || o.Policy != nil && o.Policy.readsUses() {
+	if l.readUses() || o.Policy != nil && o.Policy.ReadsUses() {
 		if err := p.settleFor(ctx, l); err != nil {
 			return nil, err
 		}
@@ -296,7 +297,7 @@ func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
 		return rules, saved
 	}
 	rules.Policies, saved = nil, nil
-	if v.o.Policy.appliesIn(t.Path) {
+	if v.o.Policy.AppliesIn(t.Path) {
 		saved = []Saved{{Policy: *v.o.Policy}}
 		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
 	}

@@ -16,7 +16,7 @@ import (
 func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error {
 	list := v.policies.capped()
 	if v.o.Policy != nil {
-		list = slices.DeleteFunc([]Saved{{Policy: *v.o.Policy}}, func(s Saved) bool { return !s.Policy.capped() })
+		list = slices.DeleteFunc([]Saved{{Policy: *v.o.Policy}}, func(s Saved) bool { return !s.Policy.Capped() })
 	}
 	if len(list) == 0 {
 		return nil
@@ -27,7 +27,7 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 	defer func() { v.until = until }()
 	count := func(ctx context.Context, target catalog.Repository) error {
 		rules, saved := v.judged(target)
-		if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.capped() }) {
+		if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.Capped() }) {
 			return v.alive(ctx)
 		}
 		if err := v.readConfigurations(ctx, target, saved); err != nil {

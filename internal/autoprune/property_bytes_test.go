@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // contentOf returns what a manifest stores in tests that give it no other content: one to three
@@ -77,7 +78,7 @@ func lastUsedFirst(a, b autoprune.Tag) int {
 func (s scene) weighed(i int) []autoprune.Tag {
 	p := s.rules.Policies[i].Policy
 	list := slices.DeleteFunc(slices.Clone(s.tags), func(one autoprune.Tag) bool {
-		if attached(one) || one.Exempt.Has(i) || !s.considers(i, one) || orphan(one) && p.RemovesOrphans() || lastUse(one).Before(s.rules.Pulls.Since) {
+		if attached(one) || one.Exempt.Has(i) || !s.considers(i, one) || orphan(one) && p.RemoveOrphans || lastUse(one).Before(s.rules.Pulls.Since) {
 			return true
 		}
 		for other := range s.rules.Policies {
@@ -128,16 +129,16 @@ func (s scene) bytes(tags []autoprune.Tag) (sum int64) {
 // beyondBytes returns the tags that max_bytes policy i selects, by the definition.
 func (s scene) beyondBytes(i int) []autoprune.Tag {
 	p, weighed := s.rules.Policies[i].Policy, s.weighed(i)
-	limit, err := autoprune.ParseSize(p.Value().(string))
+	limit, err := policy.ParseSize(p.Value().(string))
 	if err != nil {
 		panic(err)
 	}
 	stay := len(weighed)
-	for stay > 0 && s.bytes(weighed[:stay]) > limit {
+	for stay > 0 && policy.Size(s.bytes(weighed[:stay])) > limit {
 		stay--
 	}
 	return slices.DeleteFunc(s.considered(i), func(one autoprune.Tag) bool {
-		if orphan(one) && p.RemovesOrphans() {
+		if orphan(one) && p.RemoveOrphans {
 			return !s.first(i, one)
 		}
 		return stay == len(weighed) || lastUsedFirst(one, weighed[stay]) < 0

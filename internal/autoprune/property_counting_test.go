@@ -21,7 +21,7 @@ func drawCounting(t *rapid.T) string {
 
 // groupOf returns the group of a tag in policy i, which counts tags; "" if it has none.
 func (s scene) groupOf(i int, one autoprune.Tag) string {
-	by := s.rules.Policies[i].Policy.Counting().GroupBy
+	by := s.rules.Policies[i].Policy.GroupBy.String()
 	if by == "" {
 		return "all"
 	}
@@ -36,10 +36,10 @@ func (s scene) groupOf(i int, one autoprune.Tag) string {
 // `remaining`, lets stay.
 func (s scene) beyondNewest(i int, one autoprune.Tag, remaining []autoprune.Tag) bool {
 	group := s.groupOf(i, one)
-	if s.rules.Policies[i].Policy.Counting().PerPlatform {
+	if s.rules.Policies[i].Policy.PerPlatform {
 		return !s.newestOfPlatform(one, remaining, s.rules.Policies[i].Policy.Value().(int))
 	}
-	if s.rules.Policies[i].Policy.Counting().CountImages {
+	if s.rules.Policies[i].Policy.CountImages {
 		return group != "" && s.newerImages(i, one, remaining, func(other autoprune.Tag) bool { return s.groupOf(i, other) == group }) >= s.rules.Policies[i].Policy.Value().(int)
 	}
 	newer := slices.DeleteFunc(slices.Clone(remaining), func(other autoprune.Tag) bool {
@@ -53,7 +53,7 @@ func (s scene) beyondNewest(i int, one autoprune.Tag, remaining []autoprune.Tag)
 func (s scene) newerImages(i int, one autoprune.Tag, counted []autoprune.Tag, in func(autoprune.Tag) bool) int {
 	newest := one
 	for _, other := range s.tags {
-		orphaned := orphan(other) && s.rules.Policies[i].Policy.RemovesOrphans()
+		orphaned := orphan(other) && s.rules.Policies[i].Policy.RemoveOrphans
 		if other.Manifest == one.Manifest && !attached(other) && !orphaned && s.considers(i, other) && in(other) && newestFirst(other, newest) < 0 {
 			newest = other
 		}

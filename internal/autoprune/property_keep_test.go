@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // drawKeeps draws a policy's keep rules as JSON; "" for none.
@@ -70,7 +71,7 @@ func (s scene) kept(one autoprune.Tag) bool {
 		if p.Problem != "" || !s.considers(i, one) {
 			continue
 		}
-		for _, k := range p.Policy.Keep() {
+		for _, k := range p.Policy.Keep {
 			if s.keptBy(i, k, one) {
 				return true
 			}
@@ -79,39 +80,34 @@ func (s scene) kept(one autoprune.Tag) bool {
 	return false
 }
 
-func (s scene) keptBy(i int, k autoprune.KeepForm, one autoprune.Tag) bool {
+func (s scene) keptBy(i int, k policy.KeepRule, one autoprune.Tag) bool {
 	switch {
-	case k.TagPattern != "":
-		return regexp.MustCompile(k.TagPattern).MatchString(one.Name)
-	case k.UsedWithin != "":
-		age, err := autoprune.ParseAge(k.UsedWithin)
-		if err != nil {
-			panic(err)
-		}
-		cutoff := s.rules.Now.Add(-age.Duration())
+	case !k.TagPattern.IsZero():
+		return regexp.MustCompile(k.TagPattern.String()).MatchString(one.Name)
+	case k.UsedWithin != policy.Age{}:
+		cutoff := s.rules.Now.Add(-k.UsedWithin.Duration())
 		if !s.rules.Pulls.Since.Before(cutoff) || s.rules.Pulls.Behind > time.Hour {
 			return true
 		}
 		return slices.ContainsFunc([]time.Time{one.Created, one.Pulled, one.ManifestPulled, one.Checked}, func(use time.Time) bool {
 			return !use.IsZero() && !use.Before(cutoff)
 		})
-	case k.Versions == autoprune.Releases:
+	case k.Versions == policy.Releases:
 		v, ok := versionOf(one.Name)
 		return ok && v.rc == 9
 	}
-	if s.rules.Policies[i].Policy.RemovesOrphans() && orphan(one) {
+	if s.rules.Policies[i].Policy.RemoveOrphans && orphan(one) {
 		return false
 	}
 	counted := slices.DeleteFunc(s.considered(i), func(other autoprune.Tag) bool {
-		return s.rules.Policies[i].Policy.RemovesOrphans() && orphan(other)
+		return s.rules.Policies[i].Policy.RemoveOrphans && orphan(other)
 	})
 	if k.Versions != "" {
 		return keptVersion(k, counted, one)
 	}
-	group := func(name string) string {
-		return strings.Join(regexp.MustCompile(k.GroupBy).FindStringSubmatch(name)[1:], "/")
-	}
-	if k.GroupBy != "" && !regexp.MustCompile(k.GroupBy).MatchString(one.Name) {
+	groups := regexp.MustCompile(k.GroupBy.String())
+	group := func(name string) string { return strings.Join(groups.FindStringSubmatch(name)[1:], "/") }
+	if !k.GroupBy.IsZero() && !groups.MatchString(one.Name) {
 		return false
 	}
 	if k.PerPlatform {
@@ -122,7 +118,7 @@ func (s scene) keptBy(i int, k autoprune.KeepForm, one autoprune.Tag) bool {
 	}
 	newer := 0
 	for _, other := range counted {
-		if newestFirst(other, one) < 0 && (k.GroupBy == "" || regexp.MustCompile(k.GroupBy).MatchString(other.Name) && group(other.Name) == group(one.Name)) {
+		if newestFirst(other, one) < 0 && (k.GroupBy.IsZero() || groups.MatchString(other.Name) && group(other.Name) == group(one.Name)) {
 			newer++
 		}
 	}
@@ -130,8 +126,8 @@ func (s scene) keptBy(i int, k autoprune.KeepForm, one autoprune.Tag) bool {
 }
 
 // keptVersion returns whether a rule newest_patches or newest_prereleases keeps a tag.
-func keptVersion(k autoprune.KeepForm, counted []autoprune.Tag, one autoprune.Tag) bool {
-	prerelease := k.Versions == autoprune.NewestPrereleases
+func keptVersion(k policy.KeepRule, counted []autoprune.Tag, one autoprune.Tag) bool {
+	prerelease := k.Versions == policy.NewestPrereleases
 	v, ok := versionOf(one.Name)
 	if !ok || prerelease != (v.rc < 9) {
 		return false
@@ -178,13 +174,13 @@ func TestKeepsOnlyTakeAway(t *testing.T) {
 	})
 }
 
-func withoutKeep(t rapid.TB, p autoprune.Policy) autoprune.Policy {
+func withoutKeep(t rapid.TB, p policy.Policy) policy.Policy {
 	text, err := p.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, _, _ := strings.Cut(string(text), `,"keep":`)
-	return policy(t, strings.TrimSuffix(before, "}")+"}")
+	return parsed(t, strings.TrimSuffix(before, "}")+"}")
 }
 
 // TestProtectionOnlyTakesAway removes the protection rules and the exemptions of undos. Every

@@ -20,7 +20,7 @@ func (s scene) with(t rapid.TB, i int, member string) scene {
 		t.Fatal(err)
 	}
 	s.rules.Policies = slices.Clone(s.rules.Policies)
-	s.rules.Policies[i].Policy = policy(t, strings.TrimSuffix(string(text), "}")+", "+member+"}")
+	s.rules.Policies[i].Policy = parsed(t, strings.TrimSuffix(string(text), "}")+", "+member+"}")
 	return s
 }
 
@@ -103,7 +103,7 @@ func TestSafeguardsOnlyTakeAway(t *testing.T) {
 		without := s.takenWithout(t, i)
 		observe := s.with(t, i, `"mode": "observe"`)
 		notMore(t, "a policy that observes", without, observe.taken(t))
-		if len(s.rules.Policies[i].Policy.Keep()) == 0 {
+		if len(s.rules.Policies[i].Policy.Keep) == 0 {
 			same(t, "a policy that observes", observe.taken(t), without)
 		}
 		same(t, "a policy that is off", s.with(t, i, `"mode": "off"`).taken(t), without)
@@ -141,7 +141,7 @@ func (s scene) takenWithout(t *rapid.T, i int) map[string]autoprune.PolicySet {
 // atLeast fails if fewer tags stay than policy i allows.
 func (s scene) atLeast(t *rapid.T, i, number int) {
 	counted := slices.DeleteFunc(slices.Clone(s.tags), func(one autoprune.Tag) bool {
-		return attached(one) || s.rules.Policies[i].Policy.RemovesOrphans() && orphan(one)
+		return attached(one) || s.rules.Policies[i].Policy.RemoveOrphans && orphan(one)
 	})
 	slices.SortFunc(counted, newestFirst)
 	taken := s.taken(t)
@@ -156,7 +156,7 @@ func (s scene) atLeast(t *rapid.T, i, number int) {
 // deleted must stop the deletion.
 func TestWaitBegins(t *testing.T) {
 	t.Parallel()
-	p := policy(t, `{"method": "number_of_tags", "numTags": 1, "windows": [{"from": "10:00", "to": "11:00"}]}`)
+	p := parsed(t, `{"method": "number_of_tags", "numTags": 1, "windows": [{"from": "10:00", "to": "11:00"}]}`)
 	r := autoprune.Rules{Policies: []autoprune.Applied{{Policy: p}}}
 	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

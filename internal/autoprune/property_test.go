@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // scene is a repository, with the policies, protection rules and statistics by which a test
@@ -165,7 +166,7 @@ func (s scene) protected(name string) bool {
 // that other policies leave.
 func (s scene) counts(i int) bool {
 	p := s.rules.Policies[i]
-	return p.Problem != "" && p.Counts || p.Policy.Method() == autoprune.NumberOfTags || p.Policy.Method() == autoprune.MaxBytes
+	return p.Problem != "" && p.Counts || p.Policy.Method == policy.NumberOfTags || p.Policy.Method == policy.MaxBytes
 }
 
 // considered returns the tags that policy i may select.
@@ -178,8 +179,8 @@ func (s scene) considered(i int) []autoprune.Tag {
 // considers returns whether the pattern and the selectors of policy i select a tag.
 func (s scene) considers(i int, one autoprune.Tag) bool {
 	p := s.rules.Policies[i].Policy
-	where := p.Selectors()
-	return p.Considers(one.Name) && (where.MediaTypes == nil || one.MediaType == "a") && (where.LargerThan == "" || one.Size > 2)
+	where := p.Selectors
+	return p.Considers(one.Name) && (where.MediaTypes == nil || one.MediaType == "a") && (where.LargerThan == 0 || one.Size > 2)
 }
 
 // first returns whether policy i selects a tag before other policies count tags. It
@@ -192,11 +193,11 @@ func (s scene) first(i int, one autoprune.Tag) bool {
 		return !p.Counts
 	case !s.considers(i, one):
 		return false
-	case orphan(one) && p.Policy.RemovesOrphans():
+	case orphan(one) && p.Policy.RemoveOrphans:
 		return one.Created.Before(ago(24 * time.Hour))
 	case s.counts(i) || !one.Created.Before(s.cutoff(i)):
 		return false
-	case s.rests(i) || p.Policy.Method() == autoprune.CreationDate:
+	case s.rests(i) || p.Policy.Method == policy.CreationDate:
 		return true
 	}
 	return !slices.ContainsFunc([]time.Time{one.Pulled, one.ManifestPulled, one.Checked}, func(use time.Time) bool {
@@ -207,7 +208,7 @@ func (s scene) first(i int, one autoprune.Tag) bool {
 // remaining returns the tags that policy i counts, newest first.
 func (s scene) remaining(i int) []autoprune.Tag {
 	list := slices.DeleteFunc(s.considered(i), func(one autoprune.Tag) bool {
-		if orphan(one) && s.rules.Policies[i].Policy.RemovesOrphans() {
+		if orphan(one) && s.rules.Policies[i].Policy.RemoveOrphans {
 			return true
 		}
 		for other := range s.rules.Policies {
@@ -233,9 +234,9 @@ func (s scene) rests(i int) bool {
 		return true
 	case slices.ContainsFunc(s.rules.Policies, func(other autoprune.Applied) bool { return other.MayKeep }):
 		return true
-	case p.Policy.Method() == autoprune.LastPulled:
+	case p.Policy.Method == policy.LastPulled:
 		return !s.rules.Pulls.Since.Before(s.cutoff(i)) || s.rules.Pulls.Behind > time.Hour
-	case p.Policy.Method() == autoprune.MaxBytes && (s.rules.Pulls.Since.IsZero() || s.rules.Pulls.Behind > time.Hour):
+	case p.Policy.Method == policy.MaxBytes && (s.rules.Pulls.Since.IsZero() || s.rules.Pulls.Behind > time.Hour):
 		return true
 	case s.counts(i):
 		return slices.ContainsFunc(s.rules.Policies, func(other autoprune.Applied) bool { return other.Problem != "" && !other.Counts })
@@ -244,7 +245,7 @@ func (s scene) rests(i int) bool {
 }
 
 func (s scene) cutoff(i int) time.Time {
-	age, err := autoprune.ParseAge(s.rules.Policies[i].Policy.Value().(string))
+	age, err := policy.ParseAge(s.rules.Policies[i].Policy.Value().(string))
 	if err != nil {
 		panic(err)
 	}
@@ -258,11 +259,11 @@ func (s scene) selected(i int) []autoprune.Tag {
 		return nil
 	}
 	p, remaining := s.rules.Policies[i].Policy, s.remaining(i)
-	if p.Method() == autoprune.MaxBytes {
+	if p.Method == policy.MaxBytes {
 		return s.beyondBytes(i)
 	}
 	return slices.DeleteFunc(s.considered(i), func(one autoprune.Tag) bool {
-		if !s.counts(i) || orphan(one) && p.RemovesOrphans() {
+		if !s.counts(i) || orphan(one) && p.RemoveOrphans {
 			return !s.first(i, one)
 		}
 		return !s.beyondNewest(i, one, remaining)
@@ -408,7 +409,7 @@ func TestPoliciesAddUp(t *testing.T) {
 		added := more.rules.Policies[place]
 		for _, one := range s.tags {
 			kept := before[one.Name]
-			if !more.counts(place) || added.Policy.RemovesOrphans() {
+			if !more.counts(place) || added.Policy.RemoveOrphans {
 				for i := range kept.All() {
 					if s.counts(i) || attached(one) {
 						kept &^= autoprune.PolicySetOf(i)
@@ -434,8 +435,8 @@ func TestLessIsKnown(t *testing.T) {
 		if i := rapid.IntRange(-1, len(s.rules.Policies)-1).Draw(t, "unreadable"); i >= 0 {
 			less.rules.Policies[i] = autoprune.Applied{
 				Problem: "it is from the future",
-				Counts:  s.counts(i) && !s.rules.Policies[i].Policy.RemovesOrphans(),
-				MayKeep: s.rules.Policies[i].MayKeep || len(s.rules.Policies[i].Policy.Keep()) > 0,
+				Counts:  s.counts(i) && !s.rules.Policies[i].Policy.RemoveOrphans,
+				MayKeep: s.rules.Policies[i].MayKeep || len(s.rules.Policies[i].Policy.Keep) > 0,
 			}
 		} else {
 			less.rules.Pulls = autoprune.PullRecord{}

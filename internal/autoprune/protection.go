@@ -1,6 +1,10 @@
 package autoprune
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/purser-registry/purser/internal/policy"
+)
 
 // protected returns whether the tag is immutable, or a protection rule matches it.
 func (v *Verdict) protected(t *Tag) bool { return t.Immutable || v.protectionOf(t.Name) != nil }
@@ -24,6 +28,6 @@ func (v *Verdict) protectedBy(t *Tag) string {
 	case p.Problem != "":
 		return fmt.Sprintf("by rule %s, which holds for every tag: %s", p.ID, p.Problem)
 	default:
-		return fmt.Sprintf("it matches %s", quoted(p.Pattern))
+		return fmt.Sprintf("it matches %s", policy.Quoted(p.Pattern))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -47,7 +48,7 @@ type Options struct {
 	// Default is the default policy of the configuration, which Run stores in the database.
 	// Nil: the configuration has none, and Run deletes the default policy that another
 	// configuration has stored.
-	Default *Policy
+	Default *policy.Policy
 	// MostPolicies is how many policies a repository, a namespace or the registry may have:
 	// MaxScopePolicies at most, which is the default.
 	MostPolicies int

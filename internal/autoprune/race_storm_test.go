@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/testscale"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -318,7 +319,7 @@ func (s *storm) changePolicy(ctx context.Context, target autoprune.Target) error
 	if s.late.Load() && rand.IntN(2) == 0 {
 		policies = slices.DeleteFunc(slices.Clone(policies), func(text string) bool { return !strings.Contains(text, "max_bytes") })
 	}
-	policy, err := autoprune.ParsePolicy([]byte(pick(policies)))
+	policy, err := policy.Parse([]byte(pick(policies)))
 	if err != nil {
 		return err
 	}
@@ -511,14 +512,14 @@ type plainPolicy struct {
 	ID, Pattern string
 	Number      int64
 	Age         time.Duration
-	Keep        []autoprune.KeepForm
+	Keep        []policy.KeepRule
 }
 
 // keeps returns whether a keep rule of the policy keeps a tag. `newer` is how many newer
 // tags the policy considers.
 func (p plainPolicy) keeps(tag string, newer int64) bool {
-	return p.selects(tag) && slices.ContainsFunc(p.Keep, func(k autoprune.KeepForm) bool {
-		return k.TagPattern != "" && regexp.MustCompile(k.TagPattern).MatchString(tag) || newer < int64(k.Newest)
+	return p.selects(tag) && slices.ContainsFunc(p.Keep, func(k policy.KeepRule) bool {
+		return !k.TagPattern.IsZero() && regexp.MustCompile(k.TagPattern.String()).MatchString(tag) || newer < int64(k.Newest)
 	})
 }
 

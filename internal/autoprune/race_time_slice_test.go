@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // meanwhile calls the function `do` once in the middle of a time slice: after tags were
@@ -92,9 +94,10 @@ func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) e
 	m.consistent()
 }
 
-func parsed(t testing.TB, text string) autoprune.Policy {
+// parsed parses a policy that must be right.
+func parsed(t rapid.TB, text string) policy.Policy {
 	t.Helper()
-	p, err := autoprune.ParsePolicy([]byte(text))
+	p, err := policy.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

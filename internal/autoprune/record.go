@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Events of which notices are sent.
@@ -30,10 +31,10 @@ type StartedNotice struct {
 
 // NoticePolicy is a policy by which the run may delete tags.
 type NoticePolicy struct {
-	ID         string `json:"uuid"`
-	Scope      Scope  `json:"scope"`
-	Repository int64  `json:"repository_id,omitempty"`
-	Policy     Policy `json:"policy"`
+	ID         string        `json:"uuid"`
+	Scope      Scope         `json:"scope"`
+	Repository int64         `json:"repository_id,omitempty"`
+	Policy     policy.Policy `json:"policy"`
 }
 
 // FinishedNotice is the content of EventFinished.
@@ -52,7 +53,7 @@ func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
 	for _, s := range l.all() {
-		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) && l.caps.waits(s) == "" &&
+		if s.Problem == "" && s.Policy.Mode == "" && (s.ActiveFrom == nil || l.announced(s)) && l.caps.waits(s) == "" &&
 			l.unconfirmed(s) == "" && l.unreported(&s.Policy) == "" {
 			n.Policies = append(n.Policies, l.notice(s))
 		}

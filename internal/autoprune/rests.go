@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // This file is about policies that rest: they are on, and delete nothing of a namespace until
@@ -28,8 +29,8 @@ import (
 // rest is a row of autoprunerests: what is known of a policy in a namespace, in one version.
 type rest struct {
 	Version   int64
-	Warnings  []Warning // it rests until somebody confirms them
-	Confirmed []WarningCode
+	Warnings  []policy.Warning // it rests until somebody confirms them
+	Confirmed []policy.WarningCode
 	Judged    bool // it was judged in the namespace, and may delete there
 	Reporters []string
 	Since     time.Time
@@ -75,15 +76,15 @@ func (l *policies) unconfirmed(s Saved) string {
 	return restsFor(r.Warnings)
 }
 
-func restsFor(warnings []Warning) string {
-	return "it rests until somebody confirms that " + strings.Join(Sentences(warnings), "; ")
+func restsFor(warnings []policy.Warning) string {
+	return "it rests until somebody confirms that " + strings.Join(policy.Sentences(warnings), "; ")
 }
 
 // loadReporters looks for the reporters that policies of the namespace require.
 func (l *policies) loadReporters(ctx context.Context, q db.Querier, namespace int64) error {
 	names := make(map[string]bool)
 	for _, s := range l.all() {
-		for _, name := range s.Policy.guard.reporters {
+		for _, name := range s.Policy.RequireReporter {
 			names[name] = true
 		}
 	}
@@ -96,8 +97,8 @@ func (l *policies) loadReporters(ctx context.Context, q db.Querier, namespace in
 }
 
 // missing returns the reporters that the policy requires and that aren't live.
-func (l *policies) missing(p *Policy) (names []string) {
-	for _, name := range p.guard.reporters {
+func (l *policies) missing(p *policy.Policy) (names []string) {
+	for _, name := range p.RequireReporter {
 		if _, absent := l.absent[name]; absent {
 			names = append(names, name)
 		}
@@ -106,7 +107,7 @@ func (l *policies) missing(p *Policy) (names []string) {
 }
 
 // unreported returns why the policy waits for reporters; "" if it doesn't.
-func (l *policies) unreported(p *Policy) string {
+func (l *policies) unreported(p *policy.Policy) string {
 	var texts []string
 	for _, name := range l.missing(p) {
 		texts = append(texts, l.absent[name].String())
@@ -122,8 +123,8 @@ func (l *policies) unreported(p *Policy) string {
 func (v *repositoryRun) stillReported(ctx context.Context, tx pgx.Tx) error {
 	var names []string
 	for _, a := range v.rules.Policies {
-		if a.Unreported == "" && a.Policy.guard.mode == "" {
-			names = append(names, a.Policy.guard.reporters...)
+		if a.Unreported == "" && a.Policy.Mode == "" {
+			names = append(names, a.Policy.RequireReporter...)
 		}
 	}
 	slices.Sort(names)
@@ -162,9 +163,9 @@ func (v *repositoryRun) judgeFirst(ctx context.Context, list []candidate) error 
 
 // judge judges a policy before it deletes its first tag of the namespace, and stores the result.
 func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *repositoryRun) (rests bool, err error) {
-	policy := s.Policy
-	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &policy, until: time.Now().Add(max(u.p.opt.Turn, u.p.opt.JudgeWithin)),
-		pause: u.alive, change: Change{ID: s.ID, Policy: &policy}}
+	own := s.Policy
+	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &own, until: time.Now().Add(max(u.p.opt.Turn, u.p.opt.JudgeWithin)),
+		pause: u.alive, change: Change{ID: s.ID, Policy: &own}}
 	j.begin()
 	if err := j.settle(ctx, u.policies); err != nil {
 		return false, err
@@ -193,7 +194,7 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 
 // storeJudged stores that the policy may delete tags of the namespace or, if there are warnings,
 // that it rests, and tells that in the audit log and in a notice.
-func (u *timeSlice) storeJudged(ctx context.Context, s Saved, found []Warning) error {
+func (u *timeSlice) storeJudged(ctx context.Context, s Saved, found []policy.Warning) error {
 	var warnings *string
 	if len(found) > 0 {
 		b, err := json.Marshal(found)
@@ -243,11 +244,11 @@ func (u *timeSlice) auditRest(ctx context.Context, tx pgx.Tx, s Saved, detail ma
 // tells in the audit log and in a notice when that has changed. `told` says whether it queued notices.
 func (u *timeSlice) tellReporters(ctx context.Context, tx pgx.Tx) (told bool, err error) {
 	for _, s := range u.policies.all() {
-		if len(s.Policy.guard.reporters) == 0 {
+		if len(s.Policy.RequireReporter) == 0 {
 			continue
 		}
 		var missing []string
-		if s.Policy.guard.mode == "" {
+		if s.Policy.Mode == "" {
 			missing = u.policies.missing(&s.Policy)
 		}
 		if slices.Equal(missing, u.policies.restOf(s).Reporters) {
@@ -284,7 +285,7 @@ func (u *timeSlice) notifyReporters(ctx context.Context, tx pgx.Tx, s Saved, mis
 	switch {
 	case len(missing) > 0:
 		return u.notifyRest(ctx, tx, s, EventRests, RestsNotice{Reporters: missing, Text: u.policies.unreported(&s.Policy)})
-	case s.Policy.guard.mode != "" || u.policies.unconfirmed(s) != "": // it deletes nothing all the same
+	case s.Policy.Mode != "" || u.policies.unconfirmed(s) != "": // it deletes nothing all the same
 		return false, nil
 	}
 	return u.notifyRest(ctx, tx, s, EventResumed, RestsNotice{})
@@ -292,19 +293,19 @@ func (u *timeSlice) notifyReporters(ctx context.Context, tx pgx.Tx, s Saved, mis
 
 // Rest is a policy that rests in a namespace.
 type Rest struct {
-	Policy     string    `json:"policy" doc:"uuid of the policy"`
-	Version    int64     `json:"version" doc:"Version of the policy, to confirm"`
-	Scope      Scope     `json:"scope"`
-	Repository string    `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
-	Warnings   []Warning `json:"warnings,omitempty" doc:"What it would do and surely wasn't meant to: it rests until somebody confirms them"`
-	Reporters  []string  `json:"reporters,omitempty" doc:"The reporters that it requires and that aren't live: it rests until they report"`
-	Text       string    `json:"text" doc:"Why it rests"`
+	Policy     string           `json:"policy" doc:"uuid of the policy"`
+	Version    int64            `json:"version" doc:"Version of the policy, to confirm"`
+	Scope      Scope            `json:"scope"`
+	Repository string           `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
+	Warnings   []policy.Warning `json:"warnings,omitempty" doc:"What it would do and surely wasn't meant to: it rests until somebody confirms them"`
+	Reporters  []string         `json:"reporters,omitempty" doc:"The reporters that it requires and that aren't live: it rests until they report"`
+	Text       string           `json:"text" doc:"Why it rests"`
 }
 
 // resting returns the policies of a namespace that rest.
 func (l *policies) resting() (list []Rest) {
 	for _, s := range l.all() {
-		if s.Problem != "" || s.Policy.guard.mode != "" {
+		if s.Problem != "" || s.Policy.Mode != "" {
 			continue
 		}
 		of := l.notice(s)
@@ -362,7 +363,7 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 // restingNow reads the version of a policy and the warnings because of which it rests in a namespace,
 // and locks the row that has them. There are no warnings if it doesn't rest, or was saved since. It
 // takes no second connection, unlike load: the caller has locks for which others wait.
-func restingNow(ctx context.Context, tx pgx.Tx, namespace int64, policy string) (version int64, warnings []Warning, err error) {
+func restingNow(ctx context.Context, tx pgx.Tx, namespace int64, id string) (version int64, warnings []policy.Warning, err error) {
 	var text []byte
 	err = tx.QueryRow(ctx, `
 		SELECT version, warnings FROM autoprunerests r
@@ -370,7 +371,7 @@ func restingNow(ctx context.Context, tx pgx.Tx, namespace int64, policy string) 
 			SELECT version FROM namespaceautoprunepolicy WHERE uuid = $1
 			UNION ALL SELECT version FROM repositoryautoprunepolicy WHERE uuid = $1
 			UNION ALL SELECT version FROM defaultautoprunepolicy WHERE uuid = $1)
-		FOR UPDATE OF r`, policy, namespace).Scan(&version, &text)
+		FOR UPDATE OF r`, id, namespace).Scan(&version, &text)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil, nil
 	}
@@ -384,7 +385,7 @@ func restingNow(ctx context.Context, tx pgx.Tx, namespace int64, policy string) 
 // this version. It puts the namespace's task at the head of the queue. It returns NAME_UNKNOWN if the
 // namespace doesn't exist or the policy doesn't rest there for warnings, and UNSUPPORTED with status
 // 409 if the policy has another version, or there is a warning whose code isn't confirmed.
-func (p *Pruner) ConfirmRest(ctx context.Context, namespace, policy string, version int64, codes []WarningCode) error {
+func (p *Pruner) ConfirmRest(ctx context.Context, namespace, id string, version int64, codes []policy.WarningCode) error {
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
 		o, err := Target{Namespace: namespace}.find(ctx, tx, true)
 		if err != nil {
@@ -394,30 +395,30 @@ func (p *Pruner) ConfirmRest(ctx context.Context, namespace, policy string, vers
 		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
 			return err
 		}
-		now, warnings, err := restingNow(ctx, tx, o.namespace, policy)
+		now, warnings, err := restingNow(ctx, tx, o.namespace, id)
 		if err != nil {
 			return err
 		}
 		if len(warnings) == 0 {
-			return notFound("policy %q waits for no confirmation in namespace %s", policy, namespace).WithDetail(map[string]string{"policy": policy})
+			return notFound("policy %q waits for no confirmation in namespace %s", id, namespace).WithDetail(map[string]string{"policy": id})
 		}
 		if now != version || len(Unconfirmed(warnings, codes)) > 0 {
-			return oci.Errorf(oci.Unsupported, "policy %s has version %d, and other warnings than those that were confirmed: look at it once more", policy, now).
+			return oci.Errorf(oci.Unsupported, "policy %s has version %d, and other warnings than those that were confirmed: look at it once more", id, now).
 				WithStatus(http.StatusConflict).WithDetail(map[string]any{"version": now, "warnings": warnings})
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE autoprunerests SET warnings = NULL, since = now(),
 				confirmed = ARRAY(SELECT DISTINCT unnest(confirmed || $4::text[]) ORDER BY 1)
-			WHERE policy = $1 AND namespace_id = $2 AND version = $3`, policy, o.namespace, version, Codes(warnings))
+			WHERE policy = $1 AND namespace_id = $2 AND version = $3`, id, o.namespace, version, policy.Codes(warnings))
 		if err != nil {
 			return err
 		}
 		e := audit.Entry{Kind: audit.ConfirmAutoprune, Namespace: namespace, Detail: map[string]any{"version": version, "warnings": warnings}}
-		e.Policy, _ = uuid.Parse(policy) // ids of ours are uuids
+		e.Policy, _ = uuid.Parse(id) // ids of ours are uuids
 		return audit.Append(ctx, tx, e)
 	})
 	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
-		return fmt.Errorf("confirming policy %s in namespace %s: %w", policy, namespace, err)
+		return fmt.Errorf("confirming policy %s in namespace %s: %w", id, namespace, err)
 	}
 	if err == nil {
 		p.loop.Wake()

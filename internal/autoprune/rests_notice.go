@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/clock"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -20,13 +21,13 @@ const (
 // RestsNotice is the content of both events. Without Namespace and Policy, it is about all policies:
 // the clocks disagree or are in doubt.
 type RestsNotice struct {
-	Run       string        `json:"run,omitempty"`
-	Namespace string        `json:"namespace,omitempty"`
-	Policy    *NoticePolicy `json:"policy,omitempty"`
-	Version   int64         `json:"version,omitempty"`
-	Warnings  []Warning     `json:"warnings,omitempty"`  // it rests until somebody confirms them
-	Reporters []string      `json:"reporters,omitempty"` // it rests until they report
-	Text      string        `json:"text,omitempty"`      // why it rests
+	Run       string           `json:"run,omitempty"`
+	Namespace string           `json:"namespace,omitempty"`
+	Policy    *NoticePolicy    `json:"policy,omitempty"`
+	Version   int64            `json:"version,omitempty"`
+	Warnings  []policy.Warning `json:"warnings,omitempty"`  // it rests until somebody confirms them
+	Reporters []string         `json:"reporters,omitempty"` // it rests until they report
+	Text      string           `json:"text,omitempty"`      // why it rests
 }
 
 // notifyRest queues a notice about a policy in the namespace, whose other members n has. told is false

@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // restNotices records the notices of policies that rest.
@@ -50,8 +51,8 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	r := setup(t, n.take)
 	web := r.repository("app/web")
 	app := autoprune.Target{Namespace: "app"}
-	p := policy(t, `{"method": "creation_date", "olderThan": "1d"}`)
-	id, err := r.pruner.CreateConfirmed(t.Context(), app, p, autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.SelectsMost}})
+	p := parsed(t, `{"method": "creation_date", "olderThan": "1d"}`)
+	id, err := r.pruner.CreateConfirmed(t.Context(), app, p, autoprune.Consent{Confirmed: []policy.WarningCode{policy.SelectsMost}})
 	r.must(err)
 	r.run()
 	r.tag(web, "latest", "m1", 48*time.Hour)
@@ -63,7 +64,7 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	}
 	rests, err := r.pruner.Rests(t.Context(), "app")
 	r.must(err)
-	if len(rests) != 1 || rests[0].Policy != id || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != autoprune.SelectsLatest {
+	if len(rests) != 1 || rests[0].Policy != id || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != policy.SelectsLatest {
 		t.Fatalf("these rest: %+v", rests)
 	}
 	state, err := r.pruner.Task(t.Context(), "app")
@@ -89,18 +90,18 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	if preview.Deleted != 0 || preview.WouldDelete != 2 || preview.Reasons[autoprune.AwaitsConfirmation] != 2 || !strings.Contains(preview.Policies[0].Notice, "confirms") {
 		t.Errorf("the preview says %+v", preview)
 	}
-	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 1, []autoprune.WarningCode{autoprune.SelectsReleases}); err == nil {
+	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 1, []policy.WarningCode{policy.SelectsReleases}); err == nil {
 		t.Error("another warning was confirmed")
 	}
-	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 2, []autoprune.WarningCode{autoprune.SelectsLatest}); err == nil {
+	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 2, []policy.WarningCode{policy.SelectsLatest}); err == nil {
 		t.Error("another version was confirmed")
 	}
-	r.must(r.pruner.UpdateConfirmed(t.Context(), app, id, p, 0, autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.SelectsMost}})) // unchanged: it rests on
+	r.must(r.pruner.UpdateConfirmed(t.Context(), app, id, p, 0, autoprune.Consent{Confirmed: []policy.WarningCode{policy.SelectsMost}})) // unchanged: it rests on
 	r.run()
 	if got := r.tags(web); len(got) != 2 {
 		t.Fatalf("%v stay after saving the policy unchanged", got)
 	}
-	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 2, []autoprune.WarningCode{autoprune.SelectsLatest}))
+	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 2, []policy.WarningCode{policy.SelectsLatest}))
 	r.run()
 	if got := r.tags(web); len(got) != 0 || entries(audit.ConfirmAutoprune) != 1 {
 		t.Fatalf("after the confirmation, %v stay", got)
@@ -120,8 +121,8 @@ func TestRestsInLaterNamespace(t *testing.T) {
 	r := setup(t)
 	old := r.repository("old/web")
 	r.tag(old, "a", "m1", 48*time.Hour)
-	p := policy(t, `{"method": "creation_date", "olderThan": "1d"}`)
-	_, err := r.pruner.CreateConfirmed(t.Context(), autoprune.Target{}, p, autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.Reaches, autoprune.SelectsMost}})
+	p := parsed(t, `{"method": "creation_date", "olderThan": "1d"}`)
+	_, err := r.pruner.CreateConfirmed(t.Context(), autoprune.Target{}, p, autoprune.Consent{Confirmed: []policy.WarningCode{policy.Reaches, policy.SelectsMost}})
 	r.must(err)
 	later := r.repository("later/web")
 	r.tag(later, "v1.0.0", "m1", 48*time.Hour)
@@ -148,12 +149,12 @@ func TestNotAllJudged(t *testing.T) {
 	r.tag(other, "pr-1", "m", 48*time.Hour)
 	const text = `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-"}`
 	namespace := autoprune.Target{Namespace: "app"}
-	if found := r.judged(namespace, text); len(found) != 1 || found[autoprune.NotAllJudged].Text == "" {
+	if found := r.judged(namespace, text); len(found) != 1 || found[policy.NotAllJudged].Text == "" {
 		t.Fatalf("the warnings are %+v", found)
 	}
-	id, err := r.pruner.CreateConfirmed(t.Context(), namespace, policy(t, text), autoprune.Consent{Confirmed: []autoprune.WarningCode{}})
+	id, err := r.pruner.CreateConfirmed(t.Context(), namespace, parsed(t, text), autoprune.Consent{Confirmed: []policy.WarningCode{}})
 	r.must(err)
-	_, err = r.pruner.CreateConfirmed(t.Context(), autoprune.Target{Namespace: "other"}, policy(t, text), autoprune.Consent{Confirmed: []autoprune.WarningCode{autoprune.NotAllJudged}})
+	_, err = r.pruner.CreateConfirmed(t.Context(), autoprune.Target{Namespace: "other"}, parsed(t, text), autoprune.Consent{Confirmed: []policy.WarningCode{policy.NotAllJudged}})
 	r.must(err)
 	r.run()
 	if a, b := r.tags(app), r.tags(other); len(a) != 1 || len(b) != 0 {
@@ -161,10 +162,10 @@ func TestNotAllJudged(t *testing.T) {
 	}
 	rests, err := r.pruner.Rests(t.Context(), "app")
 	r.must(err)
-	if len(rests) != 1 || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != autoprune.NotAllJudged || !strings.Contains(rests[0].Text, "no time to judge it by all tags") {
+	if len(rests) != 1 || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != policy.NotAllJudged || !strings.Contains(rests[0].Text, "no time to judge it by all tags") {
 		t.Errorf("these rest: %+v", rests)
 	}
-	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 1, []autoprune.WarningCode{autoprune.NotAllJudged}))
+	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 1, []policy.WarningCode{policy.NotAllJudged}))
 	r.run()
 	if got := r.tags(app); len(got) != 0 {
 		t.Errorf("after the confirmation, %v stay", got)
@@ -241,7 +242,7 @@ func TestRequireReporter(t *testing.T) {
 		t.Errorf("the notice says %+v", got)
 	}
 	found := r.judged(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-", "requireReporter": ["prd-eu"]}`)
-	if w := found[autoprune.UnknownReporter]; !slices.Equal(w.Examples, []string{"prd-eu"}) {
+	if w := found[policy.UnknownReporter]; !slices.Equal(w.Examples, []string{"prd-eu"}) {
 		t.Errorf("a name that never reported: %+v", found)
 	}
 }
@@ -298,7 +299,7 @@ func TestExemptionOfRepositoryPolicyEnds(t *testing.T) {
 	if got := r.tags(web); len(got) != 1 {
 		t.Fatal("the restored tag was deleted again")
 	}
-	r.must(r.pruner.Update(t.Context(), of, id, policy(t, `{"method": "creation_date", "olderThan": "2h"}`)))
+	r.must(r.pruner.Update(t.Context(), of, id, parsed(t, `{"method": "creation_date", "olderThan": "2h"}`)))
 	r.run()
 	if got := r.tags(web); len(got) != 0 {
 		t.Error("the tag is exempt from another rule, too")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 const (
@@ -41,7 +42,9 @@ const (
 type Applied struct {
 	ID     string // the policy's uuid
 	Scope  Scope
-	Policy Policy
+	Policy policy.Policy
+	// bound restricts a policy that frees bytes (see free.go); nil: no restriction.
+	bound *freeBound
 	// Everywhere marks the default policy of the configuration, which applies in a
 	// namespace even if the namespace has its own policies.
 	Everywhere bool
@@ -108,7 +111,7 @@ type PullRecord struct {
 
 // problem returns why the pull statistics can't tell which tags were used since `cutoff`;
 // "" if they can. `age` is the policy's age, for the text: cutoff is this long ago.
-func (p PullRecord) problem(age Age, cutoff time.Time) string {
+func (p PullRecord) problem(age policy.Age, cutoff time.Time) string {
 	if missing := p.missing(); missing != "" {
 		return missing
 	}
@@ -156,7 +159,7 @@ func (r *Rules) validate() error {
 		return fmt.Errorf("autoprune: %d policies apply to one repository and at most %d may", len(r.Policies), MaxPolicies)
 	}
 	for _, applied := range r.Policies {
-		if applied.Policy.method == "" && applied.Problem == "" {
+		if applied.Policy.Method == "" && applied.Problem == "" {
 			return fmt.Errorf("autoprune: policy %q is the zero policy", applied.ID)
 		}
 	}

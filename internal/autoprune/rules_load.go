@@ -102,7 +102,7 @@ func (l *policies) none() bool {
 
 // readUses says whether any of the policies needs to know when tags were last used.
 func (l *policies) readUses() bool {
-	reads := func(s Saved) bool { return s.Policy.readsUses() }
+	reads := func(s Saved) bool { return s.Policy.ReadsUses() }
 	for _, list := range l.repositories {
 		if slices.ContainsFunc(list, reads) {
 			return true
@@ -154,7 +154,7 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 			byID[s.ID] = s
 		}
 	}
-	r.Policies = slices.DeleteFunc(r.Policies, func(a Applied) bool { return !a.Policy.appliesIn(t.Path) })
+	r.Policies = slices.DeleteFunc(r.Policies, func(a Applied) bool { return !a.Policy.AppliesIn(t.Path) })
 	uncovered := l.uncoveredIn(t.ID)
 	saved := make([]Saved, len(r.Policies))
 	for i, a := range r.Policies {

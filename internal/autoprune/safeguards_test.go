@@ -60,7 +60,7 @@ func TestObserve(t *testing.T) {
 	if got := observed(); !slices.Equal(got, []string{"v0", "v1", "v2"}) || entries() != 2 {
 		t.Fatalf("%v would be deleted, %d entries", got, entries())
 	}
-	p := policy(t, `{"method": "number_of_tags", "numTags": 3}`)
+	p := parsed(t, `{"method": "number_of_tags", "numTags": 3}`)
 	r.must(r.pruner.Update(t.Context(), target, id, p))
 	r.run()
 	if got := r.tags(web); !slices.Equal(got, []string{"v3", "v4", "v9"}) {

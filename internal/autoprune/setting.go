@@ -60,15 +60,15 @@ func (p *Pruner) configure(ctx context.Context) error {
 // replaceDefault replaces the default policy of the configuration in the database by
 // Options.Default. `old` is the policy that is stored now, nil if there is none.
 func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) error {
-	policy := p.opt.Default
+	wanted := p.opt.Default
 	id, change := uuid.NewString(), "create"
 	switch {
-	case old == nil && policy == nil:
+	case old == nil && wanted == nil:
 		return nil
 	case old == nil:
-	case policy == nil:
+	case wanted == nil:
 		id, change = old.ID, "delete"
-	case old.Problem == "" && old.Policy.Equal(*policy):
+	case old.Problem == "" && old.Policy.Equal(*wanted):
 		return nil
 	default:
 		id, change = old.ID, "update"
@@ -77,18 +77,18 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 		return err
 	}
 	if old != nil && old.Problem == "" {
-		if err := p.uncover(ctx, tx, owner{}, *old, policy); err != nil {
+		if err := p.uncover(ctx, tx, owner{}, *old, wanted); err != nil {
 			return err
 		}
 	}
 	detail := map[string]any{"change": change, "setting": SettingName}
-	if policy == nil {
+	if wanted == nil {
 		if _, err := tx.Exec(ctx, "DELETE FROM defaultautoprunepolicy WHERE uuid = $1", id); err != nil {
 			return err
 		}
 		p.log.InfoContext(ctx, "the default policy was removed from the configuration: it deletes nothing any more", "setting", SettingName, "policy", id)
 	} else {
-		text, err := policy.MarshalJSON()
+		text, err := wanted.MarshalJSON()
 		if err != nil {
 			return err
 		}
@@ -96,12 +96,12 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting, confirmed, active_from) VALUES ($1, $2, true, '{}', now() + $3::interval)
 			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now(), confirmed = EXCLUDED.confirmed,
 				active_from = EXCLUDED.active_from, rule_version = CASE WHEN $4 THEN p.rule_version ELSE p.version + 1 END`,
-			id, text, p.grace(*policy), old != nil && old.Problem == "" && old.Policy.sameRule(*policy))
+			id, text, p.grace(*wanted), old != nil && old.Problem == "" && old.Policy.SameRule(*wanted))
 		if err != nil {
 			return err
 		}
-		detail["policy"] = policy
-		p.log.InfoContext(ctx, "the default policy of the configuration applies in every namespace", "setting", SettingName, "policy", id, "deletes", policy.String())
+		detail["policy"] = wanted
+		p.log.InfoContext(ctx, "the default policy of the configuration applies in every namespace", "setting", SettingName, "policy", id, "deletes", wanted.String())
 	}
 	return audit.Append(ctx, tx, entry(audit.ChangeDefault, Target{}, owner{}, id, detail))
 }

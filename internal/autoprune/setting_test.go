@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // withDefault returns the option of a pruner whose configuration has the given default
@@ -18,7 +19,7 @@ func (r *registry) withDefault(text string) func(*autoprune.Options) {
 	if text == "" {
 		return func(*autoprune.Options) {}
 	}
-	policy, err := autoprune.ParsePolicy([]byte(text))
+	policy, err := policy.Parse([]byte(text))
 	r.must(err)
 	return func(o *autoprune.Options) { o.Default = &policy }
 }
@@ -73,7 +74,7 @@ func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	}
 	id := list[0].ID
 	r.restart(`{"method": "number_of_tags", "numTags": 7}`) // the same: nothing changes
-	other, err := autoprune.ParsePolicy([]byte(`{"method": "number_of_tags", "numTags": 1}`))
+	other, err := policy.Parse([]byte(`{"method": "number_of_tags", "numTags": 1}`))
 	r.must(err)
 	for _, err := range []error{r.pruner.Update(t.Context(), autoprune.Target{}, id, other), r.pruner.Delete(t.Context(), autoprune.Target{}, id)} {
 		if err == nil || !strings.Contains(err.Error(), "autoprune.default_policy") {
@@ -147,14 +148,14 @@ func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
 		switch {
 		case version == 0 && len(list) != 0:
 			t.Errorf("in %s these rest: %+v", namespace, list)
-		case version != 0 && (len(list) != 1 || list[0].Version != version || !slices.Equal(autoprune.Codes(list[0].Warnings), []autoprune.WarningCode{autoprune.SelectsLatest})):
+		case version != 0 && (len(list) != 1 || list[0].Version != version || !slices.Equal(policy.Codes(list[0].Warnings), []policy.WarningCode{policy.SelectsLatest})):
 			t.Errorf("in %s these rest, want version %d: %+v", namespace, version, list)
 		}
 	}
 	confirm := func(namespace string, version int64) {
 		t.Helper()
 		id := value[string](r, "SELECT uuid FROM defaultautoprunepolicy WHERE setting")
-		r.must(r.pruner.ConfirmRest(t.Context(), namespace, id, version, []autoprune.WarningCode{autoprune.SelectsLatest}))
+		r.must(r.pruner.ConfirmRest(t.Context(), namespace, id, version, []policy.WarningCode{policy.SelectsLatest}))
 		r.run()
 	}
 	app := r.repository("app/web")

@@ -43,7 +43,7 @@ type Tag struct {
 	MediaType, ArtifactType string
 	Size                    int64
 	// Matched and Unmatched have the policies whose selectors annotations, labels and platforms
-	// select and don't select the tag (see [Policy.MatchAttributes]). A policy with such
+	// select and don't select the tag (see [policy.Policy.MatchAttributes]). A policy with such
 	// selectors that is in neither set is in doubt about the tag.
 	Matched, Unmatched PolicySet
 	// Platforms has the platforms of the tag's images, sorted, with 0 bytes between them. It is empty

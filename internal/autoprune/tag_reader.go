@@ -201,7 +201,7 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 	_, err = pgx.ForEachRow(rows, []any{&id, &policy, &version}, func() error {
 		t := &page[places[id]]
 		for place, s := range r.saved {
-			if s.ID == policy && s.rule <= version || s.Policy.bound != nil || s.ID == freeName {
+			if s.ID == policy && s.rule <= version || s.bound != nil || s.ID == freeName {
 				t.tag.Exempt = t.tag.Exempt.with(place)
 			}
 		}
@@ -216,7 +216,7 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 // fillManifests sets the media types, artifact types and sizes of the tags on the page, if a
 // policy needs them.
 func (r *tagReader) fillManifests(ctx context.Context, page []candidate) error {
-	if len(page) == 0 || !slices.ContainsFunc(r.saved, func(s Saved) bool { return s.Policy.readsManifests() }) {
+	if len(page) == 0 || !slices.ContainsFunc(r.saved, func(s Saved) bool { return s.Policy.ReadsManifests() }) {
 		return nil
 	}
 	ids := make([]int64, len(page))
@@ -252,7 +252,7 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 			return err
 		}
 		for p := range r.saved {
-			if policy := &r.saved[p].Policy; policy.readsUse(page[i].Pushed, r.s.Now) && (policy.considers(p, &page[i].tag) || policy.doubts(p, &page[i].tag)) {
+			if own := &r.saved[p].Policy; own.ReadsUse(page[i].Pushed, r.s.Now) && (page[i].tag.consideredBy(own, p) || page[i].tag.inDoubtBy(own, p)) {
 				asked = append(asked, &page[i].tag)
 				break
 			}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // If a policy is deleted, or keeps less than before, other policies may delete what it kept from
@@ -43,16 +45,16 @@ func (l *policies) uncoveredIn(repository int64) time.Time {
 
 // uncover lets policies wait for the grace period of a policy that is deleted or changed, if that may
 // let others delete what it kept. `now` is the policy as it shall be; nil: it is deleted.
-func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now *Policy) error {
+func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now *policy.Policy) error {
 	if !old.uncovers(now) {
 		return nil
 	}
-	policy := old.Policy
-	if now != nil && now.guard.graceGiven {
-		policy = *now
+	waits := old.Policy
+	if now != nil && now.GraceGiven() {
+		waits = *now
 	}
-	policy.guard.mode = ""
-	grace := p.grace(policy)
+	waits.Mode = ""
+	grace := p.grace(waits)
 	if grace == nil {
 		return nil
 	}
@@ -98,8 +100,8 @@ func (p *Pruner) uncoverByFirst(ctx context.Context, tx pgx.Tx, o owner) error {
 
 // cover ends the waiting that uncover has begun, if a policy of the same owner is saved with the
 // grace period 0s.
-func cover(ctx context.Context, tx pgx.Tx, o owner, policy Policy) error {
-	if !policy.guard.graceGiven || policy.guard.grace.Duration() > 0 {
+func cover(ctx context.Context, tx pgx.Tx, o owner, saved policy.Policy) error {
+	if !saved.GraceGiven() || saved.Grace.Duration() > 0 {
 		return nil
 	}
 	_, err := tx.Exec(ctx, "DELETE FROM autopruneuncovered WHERE namespace_id = $1 AND repository_id = $2", o.namespace, o.repository)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,12 +12,11 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // This file is about the member keepUntagged of policies, and the method untagged: how long garbage collection keeps a
 // manifest that nothing references. It only ever makes such a manifest stay longer.
-
-const fieldUntagged = "keepUntagged"
 
 // unreadableRetention is for how long a policy with keepUntagged that this version can't read
 // keeps manifests: until somebody saves or deletes it.
@@ -41,16 +39,12 @@ func (r Retention) String() string {
 	return fmt.Sprintf("policy %s of the %s keeps untagged manifests for %s", r.Policy, r.Scope, r.Text)
 }
 
-// KeepsUntagged returns for how long the policy keeps manifests that nothing references; "" if
-// it doesn't.
-func (p Policy) KeepsUntagged() string { return p.guard.untagged.String() }
-
 // keepsUntagged returns whether a policy may keep manifests that nothing references.
 func (s *Saved) keepsUntagged() bool {
 	if s.Problem != "" {
-		return strings.Contains(s.Stored, `"`+fieldUntagged+`"`) || strings.Contains(s.Stored, `"`+string(UntaggedManifests)+`"`)
+		return policy.MayRetain(s.Stored)
 	}
-	return s.Policy.guard.mode != Off && s.Policy.retains().Duration() > 0
+	return s.Policy.Mode != policy.Off && s.Policy.Retains().Duration() > 0
 }
 
 // Untagged returns, by the manifest's id, the longest retention of a policy for each of the
@@ -92,7 +86,7 @@ func retain(ctx context.Context, s *snapshot, rules Rules, saved []Saved, ids []
 	if !keep {
 		return nil
 	}
-	if slices.ContainsFunc(saved, func(k Saved) bool { return k.Policy.readsManifests() }) {
+	if slices.ContainsFunc(saved, func(k Saved) bool { return k.Policy.ReadsManifests() }) {
 		rows, err := s.Sizes(ctx, ids)
 		if err != nil {
 			return err
@@ -129,10 +123,10 @@ func (s *Saved) retention(place int, t *Tag) (Retention, bool) {
 		return Retention{}, false
 	case s.Problem != "":
 		return Retention{For: unreadableRetention, Policy: s.ID}, true
-	case t.Unmatched.Has(place) || !s.Policy.selectsManifest(t):
+	case t.Unmatched.Has(place) || !t.selectedBy(&s.Policy):
 		return Retention{}, false
 	}
-	age := s.Policy.retains()
+	age := s.Policy.Retains()
 	return Retention{For: age.Duration(), Policy: s.ID, Text: age.String()}, true
 }
 

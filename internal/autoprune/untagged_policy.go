@@ -2,7 +2,6 @@ package autoprune
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,54 +9,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
-
-// This file is about policies of the method untagged, which delete no tags. They say in olderThan
-// what other policies say in keepUntagged.
-
-// untaggedFields are the fields that an untagged policy may have.
-var untaggedFields = []string{
-	fieldMethod, fieldAge, fieldValue, fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller,
-	fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode,
-}
-
-// noEffect are the values that a field may have in every policy, because they mean the same as if it
-// were left out.
-var noEffect = []string{"null", "[]"}
-
-// checkUntagged refuses fields that an untagged policy doesn't have, so that nobody takes one that
-// does nothing for a safeguard.
-func checkUntagged(fields map[string]json.RawMessage) error {
-	for _, name := range policyFields.fields {
-		raw, given := fields[name]
-		switch {
-		case !given || slices.Contains(untaggedFields, name) || slices.Contains(noEffect, string(raw)):
-		case name == fieldOrphans && string(raw) == "false", name == fieldMatches && string(raw) == "true", name == fieldImages && string(raw) == "false",
-			name == fieldPerPlatform && string(raw) == "false":
-		case name == fieldUntagged:
-			return fieldErrorf(name, "a policy of the method %s says it in %s", UntaggedManifests, fieldAge)
-		case name == fieldPattern:
-			return fieldErrorf(name, "an untagged manifest has no name to match; use %s, %s or %s", fieldMediaTypes, fieldAnnotations, fieldLabels)
-		default:
-			return fieldErrorf(name, "%s deletes no tags, so it has none", UntaggedManifests)
-		}
-	}
-	return nil
-}
-
-// retains returns for how long the policy keeps manifests that nothing references; zero if it
-// doesn't.
-func (p *Policy) retains() Age {
-	if p.method == UntaggedManifests {
-		return p.age
-	}
-	return p.guard.untagged
-}
 
 // UntaggedWarnings returns texts that say where garbage collection keeps untagged manifests for
 // longer than the policy says, so that the policy changes nothing.
-func (p *Pruner) UntaggedWarnings(ctx context.Context, policy Policy) ([]string, error) {
-	age := policy.retains()
+func (p *Pruner) UntaggedWarnings(ctx context.Context, of policy.Policy) ([]string, error) {
+	age := of.Retains()
 	if age.Duration() == 0 {
 		return nil, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestUntaggedPolicy: a policy of the method untagged deletes no tag, lets garbage collection keep
@@ -40,7 +41,7 @@ func TestUntaggedPolicy(t *testing.T) {
 	}
 	r.policy(app, `{"method": "untagged", "olderThan": "3d", "mode": "off"}`)
 	for age, want := range map[string]string{"14d": "", "7d": "", "3d": "tag_prune", "6h": "tag_delete"} {
-		warnings, err := r.pruner.UntaggedWarnings(t.Context(), policy(t, `{"method": "untagged", "olderThan": "`+age+`"}`))
+		warnings, err := r.pruner.UntaggedWarnings(t.Context(), parsed(t, `{"method": "untagged", "olderThan": "`+age+`"}`))
 		r.must(err)
 		if text := strings.Join(warnings, "; "); (want == "") != (text == "") || !strings.Contains(text, want) {
 			t.Errorf("a policy with %s has the warnings %q, want %q", age, text, want)
@@ -56,15 +57,15 @@ func TestUntaggedPolicyRefuses(t *testing.T) {
 		`"removeOrphans": true`: "removeOrphans", `"maxDeleted": 1`: "maxDeleted", `"windows": [{"days": ["sun"]}]`: "windows", `"grace": "1d"`: "grace",
 		`"numTags": 1`: "numTags", `"groupBy": "^(a)"`: "groupBy", `"countImages": true`: "countImages",
 	} {
-		_, err := autoprune.ParsePolicy([]byte(`{"method": "untagged", "olderThan": "14d", ` + member + `}`))
+		_, err := policy.Parse([]byte(`{"method": "untagged", "olderThan": "14d", ` + member + `}`))
 		if err == nil || !strings.HasPrefix(err.Error(), field+": ") {
 			t.Errorf("%s: %v", member, err)
 		}
 	}
 	for _, member := range []string{`"tagPattern": null, "tagPatternMatches": true, "removeOrphans": false`, `"mediaTypes": ["*index*"]`, `"mode": "observe"`} {
-		policy(t, `{"method": "untagged", "olderThan": "14d", `+member+`}`)
+		parsed(t, `{"method": "untagged", "olderThan": "14d", `+member+`}`)
 	}
-	if _, err := autoprune.ParsePolicy([]byte(`{"method": "untagged"}`)); err == nil || !strings.HasPrefix(err.Error(), "olderThan: it is missing") {
+	if _, err := policy.Parse([]byte(`{"method": "untagged"}`)); err == nil || !strings.HasPrefix(err.Error(), "olderThan: it is missing") {
 		t.Error(err)
 	}
 }

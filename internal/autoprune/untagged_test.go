@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // oracleUntagged returns for how long policies keep the manifest if nothing references it; 0 if
@@ -144,12 +145,12 @@ func TestPolicyWaitsForDeletions(t *testing.T) {
 		_, err = deletion.Exec(t.Context(), "SELECT purser_holds_lock()")
 		r.must(err)
 	}
-	keeps := policy(t, `{"method": "creation_date", "olderThan": "1d", "keepUntagged": "9d"}`)
+	keeps := parsed(t, `{"method": "creation_date", "olderThan": "1d", "keepUntagged": "9d"}`)
 	waits(func() error { _, err := r.pruner.Create(t.Context(), autoprune.Target{}, keeps); return err })
 	waits(func() error { return r.pruner.Delete(t.Context(), app, other) }) // now the default applies
 	waits(func() error { return r.pruner.UseDefaults(t.Context(), "app", false) })
-	_, err = autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "1d", "keepUntagged": "0d"}`))
-	var wrong *autoprune.FieldError
+	_, err = policy.Parse([]byte(`{"method": "creation_date", "olderThan": "1d", "keepUntagged": "0d"}`))
+	var wrong *policy.FieldError
 	if !errors.As(err, &wrong) || wrong.Field != "keepUntagged" {
 		t.Errorf("0d: %v", err)
 	}

@@ -3,6 +3,8 @@ package autoprune
 import (
 	"slices"
 	"time"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // waiting returns why the policy, though it is on, deletes nothing at this time of what it
@@ -24,10 +26,10 @@ func (a *Applied) waiting(now time.Time) (Code, string) {
 	if a.Capped != "" {
 		return Asks, a.Capped
 	}
-	if open, next := a.Policy.guard.open(now); !open {
+	if open, next := a.Policy.Open(now); !open {
 		text := "it is outside its windows"
 		if !next.IsZero() {
-			text += " until " + next.In(a.Policy.guard.windows[0].zone).Format("2006-01-02 15:04 MST")
+			text += " until " + next.In(a.Policy.Windows[0].Location()).Format("2006-01-02 15:04 MST")
 		}
 		return OutsideWindow, text
 	}
@@ -40,7 +42,7 @@ func (r *Rules) waitBegun(now time.Time) bool {
 	return slices.ContainsFunc(r.Policies, func(a Applied) bool {
 		_, waited := a.waiting(r.Now)
 		_, waits := a.waiting(now)
-		return a.Policy.guard.mode == "" && waited == "" && waits != ""
+		return a.Policy.Mode == "" && waited == "" && waits != ""
 	})
 }
 
@@ -49,7 +51,7 @@ func (r *Rules) waitBegun(now time.Time) bool {
 func (r *Rules) undecided() bool {
 	return slices.ContainsFunc(r.Policies, func(a Applied) bool {
 		_, waits := a.waiting(r.Now)
-		return a.Policy.guard.mode == Observe || a.Policy.guard.mode == "" && waits != ""
+		return a.Policy.Mode == policy.Observe || a.Policy.Mode == "" && waits != ""
 	})
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -34,14 +34,14 @@ func TestWindows(t *testing.T) {
 				if err := json.Unmarshal([]byte(text), &want); err != nil {
 					t.Fatal(err)
 				}
-				p := policy(t, `{"method": "number_of_tags", "numTags": 1, "windows": [`+text+`]}`)
+				p := parsed(t, `{"method": "number_of_tags", "numTags": 1, "windows": [`+text+`]}`)
 				compareWindow(t, text, p, want)
 			}
 		})
 	}
 }
 
-func compareWindow(t *testing.T, text string, p autoprune.Policy, want oracleWindow) {
+func compareWindow(t *testing.T, text string, p policy.Policy, want oracleWindow) {
 	t.Helper()
 	end := time.Date(testscale.Pick(2026, 2028), 1, 1, 0, 0, 0, 0, time.UTC)
 	openings := 0
@@ -56,7 +56,7 @@ func compareWindow(t *testing.T, text string, p autoprune.Policy, want oracleWin
 			for _, minute := range []int{0, 1, 8, 9, 10, 14} {
 				at := day.Add(time.Duration(minutes+minute) * time.Minute)
 				open := want.open(at)
-				if got := autoprune.WindowOpen(p, at.Add(59*time.Second)); got != open {
+				if got := p.Windows[0].Open(at.Add(59 * time.Second)); got != open {
 					t.Fatalf("%s is open %v at %s, want %v", text, got, at, open)
 				}
 				before := at.Add(-time.Minute)
@@ -64,7 +64,7 @@ func compareWindow(t *testing.T, text string, p autoprune.Policy, want oracleWin
 					continue
 				}
 				openings++
-				if closed, next := autoprune.OpenWindow(p, before); closed || !next.Equal(at) {
+				if closed, next := p.Open(before); closed || !next.Equal(at) {
 					t.Fatalf("%s opens at %s, and a minute before it is said to open at %s", text, at, next)
 				}
 			}
@@ -72,42 +72,5 @@ func compareWindow(t *testing.T, text string, p autoprune.Policy, want oracleWin
 	}
 	if openings < testscale.Pick(4, 10) {
 		t.Errorf("%s opens only %d times", text, openings)
-	}
-}
-
-// TestWindowForms: a window that can't be meant must be refused, and others be written in one form.
-func TestWindowForms(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		`{"days": ["sun", "mon"]}`:                                     `{"days":["mon","sun"],"from":"00:00","to":"00:00","zone":"UTC"}`,
-		`{"from": "22:00", "to": "06:00", "zone": "Europe/Berlin"}`:    `{"from":"22:00","to":"06:00","zone":"Europe/Berlin"}`,
-		`{"days": null, "from": "22:00", "to": "06:00", "zone": null}`: `{"from":"22:00","to":"06:00","zone":"UTC"}`,
-		`{"days": ["mon","tue","wed","thu","fri","sat","sun"]}`:        `{"from":"00:00","to":"00:00","zone":"UTC"}`,
-		`{}`:                                  "windows[0]: it says nothing",
-		`{"zone": "UTC"}`:                     "windows[0]: it says nothing",
-		`{"from": "22:00"}`:                   "windows[0].to: it is missing",
-		`{"to": "22:00"}`:                     "windows[0].from: it is missing",
-		`{"from": "24:00", "to": "06:00"}`:    `windows[0].from: "24:00" is no time of day`,
-		`{"from": "1:00", "to": "06:00"}`:     `windows[0].from: "1:00" is no time of day`,
-		`{"from": "01:00", "to": "06:00:00"}`: `windows[0].to: "06:00:00" is no time of day`,
-		`{"days": ["mon-fri"]}`:               `windows[0].days[0]: "mon-fri" is no day`,
-		`{"days": []}`:                        `windows[0].days: it is empty`,
-		`{"days": ["mon"], "zone": "Local"}`:  `windows[0].zone: "Local" is no time zone`,
-		`{"days": ["mon"], "zone": "Mars"}`:   `windows[0].zone: "Mars" is no time zone`,
-		`{"days": ["mon"], "zone": "../UTC"}`: `windows[0].zone: "../UTC" is no time zone`,
-		`{"days": ["mon"], "at": "10:00"}`:    `windows[0].at: unknown field`,
-	} {
-		p, err := autoprune.ParsePolicy([]byte(`{"method": "number_of_tags", "numTags": 1, "windows": [` + text + `]}`))
-		got := fmt.Sprint(err)
-		if err == nil {
-			written, err := json.Marshal(p.Safeguards().Windows[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = string(written)
-		}
-		if len(got) < len(want) || got[:len(want)] != want {
-			t.Errorf("%s becomes %s, want %s", text, got, want)
-		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // wish is a scene for a policy of the documentation, and the tags that the policy deletes there.
@@ -86,7 +87,7 @@ func TestWishes(t *testing.T) {
 		}
 		delete(scenes, title)
 		r := rules(t)
-		p := policy(t, text)
+		p := parsed(t, text)
 		r.Policies = []autoprune.Applied{{ID: "wish", Policy: p}}
 		if goes := wishFor(t, r, scene.tags); goes != scene.goes {
 			t.Errorf("%s: %q go, want %q", title, goes, scene.goes)
@@ -95,14 +96,14 @@ func TestWishes(t *testing.T) {
 			continue
 		}
 		presets[preset] = true
-		if made, ok := autoprune.PresetOf(preset); !ok || !policy(t, made.Policy).Equal(p) {
+		if made, ok := policy.PresetOf(preset); !ok || !parsed(t, made.Policy).Equal(p) {
 			t.Errorf("%s: the preset %s is %s", title, preset, made.Policy)
 		}
 	}
 	if len(scenes) > 0 {
 		t.Errorf("the documentation has no examples of %d wishes: %v", len(scenes), scenes)
 	}
-	for _, p := range autoprune.Presets {
+	for _, p := range policy.Presets {
 		if !presets[p.Name] {
 			t.Errorf("the documentation doesn't have the preset %s", p.Name)
 		}

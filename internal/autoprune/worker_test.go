@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func TestRunPrunesByNumberAndAge(t *testing.T) {
@@ -329,7 +330,7 @@ func TestUndo(t *testing.T) {
 	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
 		t.Errorf("after the policy was saved unchanged: %v", got)
 	}
-	other, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "6d"}`))
+	other, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "6d"}`))
 	r.must(err)
 	r.must(r.pruner.Update(t.Context(), target, id, other))
 	r.run()

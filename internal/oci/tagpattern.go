@@ -127,5 +127,16 @@ func (p TagPattern) Group(tag string) (key string, ok bool) {
 // value.
 func (p TagPattern) String() string { return p.text }
 
+// MarshalText returns the pattern as it was written.
+func (p TagPattern) MarshalText() ([]byte, error) { return []byte(p.text), nil }
+
+// UnmarshalText reads a pattern as MarshalText writes it. The zero pattern is "".
+func (p *TagPattern) UnmarshalText(text []byte) (err error) {
+	if *p = (TagPattern{}); len(text) > 0 {
+		*p, err = ParseTagPattern(string(text))
+	}
+	return err
+}
+
 // IsZero says whether p is the zero value.
 func (p TagPattern) IsZero() bool { return p.re == nil }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -30,20 +31,20 @@ func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Chang
 	if err != nil {
 		return out, err
 	}
-	out.Confirmed = slices.Concat(known, autoprune.Codes(found))
+	out.Confirmed = slices.Concat(known, policy.Codes(found))
 	if slices.Contains(known, autoprune.Everything) && len(known) == 1 {
 		out.Confirmed = known
 	}
 	slices.Sort(out.Confirmed)
 	if out.Confirmed = slices.Compact(out.Confirmed); out.Confirmed == nil {
-		out.Confirmed = []autoprune.WarningCode{}
+		out.Confirmed = []policy.WarningCode{}
 	}
 	if confirm != "all" {
 		for code := range strings.SplitSeq(confirm, ",") {
-			known = append(known, autoprune.WarningCode(code))
+			known = append(known, policy.WarningCode(code))
 		}
 		if left := autoprune.Unconfirmed(found, known); len(left) > 0 {
-			return out, server.Refusal(http.StatusConflict, "nothing was changed, since somebody must confirm this first: %s", strings.Join(autoprune.Sentences(left), "; ")).
+			return out, server.Refusal(http.StatusConflict, "nothing was changed, since somebody must confirm this first: %s", strings.Join(policy.Sentences(left), "; ")).
 				WithDetail(map[string]any{"warnings": left})
 		}
 	}
@@ -52,7 +53,7 @@ func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Chang
 
 // confirmedBefore returns the codes that were confirmed when the policy was saved, if the change
 // leaves it as it is.
-func (a *API) confirmedBefore(ctx context.Context, t autoprune.Target, c autoprune.Change) ([]autoprune.WarningCode, error) {
+func (a *API) confirmedBefore(ctx context.Context, t autoprune.Target, c autoprune.Change) ([]policy.WarningCode, error) {
 	if c.ID == "" || c.Policy == nil {
 		return nil, nil
 	}

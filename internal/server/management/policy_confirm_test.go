@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestAPIConfirm: a client that asks for it must be refused what has warnings, with the warnings, until
@@ -18,25 +19,25 @@ func TestAPIConfirm(t *testing.T) {
 	}
 	base := "/organization/app/autoprunepolicy"
 	const glob = `{"method": "creation_date", "olderThan": "30d", "tagPattern": "^pr-*"}`
-	type found struct{ Found []autoprune.Warning }
+	type found struct{ Found []policy.Warning }
 	var preview found
 	r.Manage(t, "POST", base+"/preview", glob).Into(t, 200, &preview)
-	if len(preview.Found) != 1 || preview.Found[0].Code != autoprune.ShellPattern || !slices.Equal(preview.Found[0].Examples, []string{"app/a:prod"}) {
+	if len(preview.Found) != 1 || preview.Found[0].Code != policy.ShellPattern || !slices.Equal(preview.Found[0].Examples, []string{"app/a:prod"}) {
 		t.Errorf("the preview: %+v", preview)
 	}
 	var refused struct {
-		Details struct{ Warnings []autoprune.Warning }
+		Details struct{ Warnings []policy.Warning }
 	}
 	for _, confirm := range []string{"none", "selects_latest", "x"} {
 		r.Manage(t, "POST", base+"?confirm="+confirm, glob).Into(t, 409, &refused)
-		if w := refused.Details.Warnings; len(w) != 1 || w[0].Code != autoprune.ShellPattern {
+		if w := refused.Details.Warnings; len(w) != 1 || w[0].Code != policy.ShellPattern {
 			t.Errorf("confirm %s: %+v", confirm, refused)
 		}
 	}
 	var made struct {
 		UUID     string
 		Warnings []string
-		Found    []autoprune.Warning
+		Found    []policy.Warning
 	}
 	r.Manage(t, "POST", base+"?confirm=none,shell_pattern", glob).Into(t, 201, &made)
 	if len(made.Found) != 1 || len(made.Warnings) != 1 || !strings.Contains(made.Warnings[0], "app/a:prod") {
@@ -87,7 +88,7 @@ func TestAPIRests(t *testing.T) {
 		return state.Task != nil && len(state.Task.Rests) > 0
 	})
 	rest := state.Task.Rests[0]
-	if rest.Policy != made.UUID || !slices.Contains(autoprune.Codes(rest.Warnings), autoprune.SelectsLatest) {
+	if rest.Policy != made.UUID || !slices.Contains(policy.Codes(rest.Warnings), policy.SelectsLatest) {
 		t.Errorf("it rests: %+v", rest)
 	}
 	path := "/organization/app/autoprune/rests/" + made.UUID + "/confirm"

@@ -6,6 +6,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // policyUpdated is the answer to the update of a policy.
@@ -43,43 +44,43 @@ func (a *API) addPolicies() {
 }
 
 func (a *API) createPolicy(ctx context.Context, in *api.PolicyNew) (*api.PolicyIDBody, error) {
-	policy, err := parsePolicy(in.Body, "")
+	wanted, err := parsePolicy(in.Body, "")
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := a.opt.Autoprune.UntaggedWarnings(ctx, policy)
+	warnings, err := a.opt.Autoprune.UntaggedWarnings(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
 	target := targetOf(in.PolicyAt)
-	consent, err := a.consent(ctx, target, autoprune.Change{Policy: &policy}, in.Confirm)
+	consent, err := a.consent(ctx, target, autoprune.Change{Policy: &wanted}, in.Confirm)
 	if err != nil {
 		return nil, err
 	}
-	id, err := a.opt.Autoprune.CreateConfirmed(ctx, target, policy, consent)
-	return &api.PolicyIDBody{UUID: id, Warnings: append(autoprune.Sentences(consent.Warnings), warnings...), Found: consent.Warnings}, err
+	id, err := a.opt.Autoprune.CreateConfirmed(ctx, target, wanted, consent)
+	return &api.PolicyIDBody{UUID: id, Warnings: append(policy.Sentences(consent.Warnings), warnings...), Found: consent.Warnings}, err
 }
 
 func (a *API) updatePolicy(ctx context.Context, in *api.PolicyChange) (*policyUpdated, error) {
 	prune, id := a.opt.Autoprune, in.UUID
-	policy, err := parsePolicy(in.Body, id)
+	wanted, err := parsePolicy(in.Body, id)
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := prune.UntaggedWarnings(ctx, policy)
+	warnings, err := prune.UntaggedWarnings(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
 	target, version := targetOf(in.PolicyAt), in.Version
 	if s, err := prune.Get(ctx, target, id); err == nil && version != 0 && s.Version != version {
-		return nil, prune.UpdateVersion(ctx, target, id, policy, version) // says that somebody has saved it
+		return nil, prune.UpdateVersion(ctx, target, id, wanted, version) // says that somebody has saved it
 	}
-	consent, err := a.consent(ctx, target, autoprune.Change{ID: id, Policy: &policy}, in.Confirm)
+	consent, err := a.consent(ctx, target, autoprune.Change{ID: id, Policy: &wanted}, in.Confirm)
 	if err != nil {
 		return nil, err
 	}
-	return &policyUpdated{warningHeaders(append(autoprune.Sentences(consent.Warnings), warnings...))},
-		prune.UpdateConfirmed(ctx, target, id, policy, version, consent)
+	return &policyUpdated{warningHeaders(append(policy.Sentences(consent.Warnings), warnings...))},
+		prune.UpdateConfirmed(ctx, target, id, wanted, version, consent)
 }
 
 func (a *API) deletePolicy(ctx context.Context, in *api.PolicyRemoval) (*api.PolicyIDBody, error) {

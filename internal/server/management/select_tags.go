@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -186,7 +186,7 @@ func parseExpiration(in, at string, never bool) (after time.Duration, date time.
 	case given != 1:
 		return 0, date, server.Refusal(http.StatusBadRequest, "give exactly one of in, at and never")
 	case in != "":
-		age, err := autoprune.ParseAge(strings.TrimSpace(in))
+		age, err := policy.ParseAge(strings.TrimSpace(in))
 		if err != nil {
 			return 0, date, server.Refusal(http.StatusBadRequest, "in: %v", err).WithDetail(map[string]string{"field": "in"})
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -22,7 +23,7 @@ func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags
 	if !in.NotPulled.Given {
 		return nil, nil
 	}
-	age, err := autoprune.ParseAge(in.NotPulled.Value)
+	age, err := policy.ParseAge(in.NotPulled.Value)
 	if err != nil {
 		return nil, badQuery("not_pulled_for", "%v", err)
 	}
@@ -38,7 +39,7 @@ func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags
 
 // knowsUses returns an error for the client if the pull statistics may lack pulls or HEAD
 // requests since the given time.
-func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time) error {
+func (a *API) knowsUses(ctx context.Context, age policy.Age, since time.Time) error {
 	refused := func(format string, args ...any) error {
 		return server.Refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // forecastData says what policies would have deleted in the past.
@@ -92,12 +93,11 @@ func asAnswer(d document) document {
 
 // comparedSettings returns the ages, numbers or sizes with which a forecast compares a policy's own.
 func comparedSettings(method string) []string {
-	switch autoprune.Method(method) {
-	case autoprune.NumberOfTags:
+	switch policy.Method(method).Takes() {
+	case "numTags":
 		return []string{"5", "10", "25", "50", "100"}
-	case autoprune.MaxBytes:
+	case "maxBytes":
 		return []string{"1GiB", "5GiB", "10GiB", "50GiB", "100GiB"}
-	case autoprune.CreationDate, autoprune.LastPulled, autoprune.UntaggedManifests:
 	}
 	return []string{"7d", "14d", "30d", "90d", "180d", "1y"}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func (u *UI) addFree() {
@@ -108,11 +109,12 @@ func freeBytes(q *request) error {
 	var err error
 	switch q.form.Get("do") {
 	case "plan":
-		if in.Body.Bytes, err = autoprune.ParseSize(strings.ReplaceAll(d.Bytes, " ", "")); err != nil {
+		var size policy.Size
+		if size, err = policy.ParseSize(strings.ReplaceAll(d.Bytes, " ", "")); err != nil {
 			d.Wrong, err = true, formError(err.Error())
 			break
 		}
-		in.Body.UnusedFor = d.UnusedFor
+		in.Body.Bytes, in.Body.UnusedFor = int64(size), d.UnusedFor
 		if answer, err = run(q, api.FreeBytes, in); err == nil {
 			d.Plan = answer.Plan
 			return q.showFree(http.StatusOK, d, nil)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // patternPath is the page on which people delete the tags that a pattern selects, or let them expire.
@@ -35,7 +35,7 @@ func (d patternData) Action() string { return link(patternPath, d.Repository) }
 // Minutes returns an age of less than an hour in words, "" for a longer one: m is minutes, and not
 // months.
 func (d patternData) Minutes() string {
-	age, err := autoprune.ParseAge(d.In)
+	age, err := policy.ParseAge(d.In)
 	if d.When != "in" || err != nil || age.Duration() >= time.Hour {
 		return ""
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // addPolicies adds the pages on auto-prune policies.
@@ -211,7 +212,7 @@ func (q *request) deletePolicy(p place, id string) error {
 		_, err = run(q, api.DeletePolicy, api.PolicyRemoval{PolicyItem: item, PolicyConfirmation: q.confirmation()})
 	}
 	if list := warningsOf(err); len(list) > 0 {
-		return q.showPolicies(&notice{Bad: true, Text: "Not deleted yet: " + strings.Join(autoprune.Sentences(list), "; ") + ".", Undo: &undo{
+		return q.showPolicies(&notice{Bad: true, Text: "Not deleted yet: " + strings.Join(policy.Sentences(list), "; ") + ".", Undo: &undo{
 			Action: p.Home("/-/policies"), Text: "Delete it all the same",
 			Fields: []field{{"do", "delete"}, {"policy", id}, {"confirm", q.seen(list)}},
 		}})
@@ -238,7 +239,7 @@ type editorData struct {
 	Problem string     // why this version can't read the policy
 	// Found is what the policy surely wasn't meant to do, which is to be confirmed, and Confirm what
 	// the form sends for that.
-	Found   []autoprune.Warning
+	Found   []policy.Warning
 	Confirm string
 	// Unreported says that no reporter is live in the namespace, so that last use proves nothing.
 	Unreported bool
@@ -248,16 +249,16 @@ type editorData struct {
 func (d editorData) Action() string { return d.Place.Home("/-/policies/" + cmp.Or(d.ID, "new")) }
 
 // Presets are the policies with which a new policy may start.
-func (d editorData) Presets() []autoprune.Preset {
+func (d editorData) Presets() []policy.Preset {
 	if d.ID != "" {
 		return nil
 	}
-	return autoprune.Presets
+	return policy.Presets
 }
 
 func newPolicy(q *request) error {
 	d := document{"method": []byte(`"creation_date"`), "olderThan": []byte(`"90d"`), "mode": []byte(`"observe"`)}
-	if preset, ok := autoprune.PresetOf(q.query("preset")); ok {
+	if preset, ok := policy.PresetOf(q.query("preset")); ok {
 		var err error
 		if d, err = parseDocument(preset.Policy); err != nil {
 			return err

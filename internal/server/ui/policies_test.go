@@ -262,7 +262,7 @@ func TestPolicyByBytes(t *testing.T) {
 	form.Set("confirm", value(t, page, `<button name="confirm" value="`))
 	r.send(t, home+"/new", form).WantStatus(t, 303)
 	saved := r.policies(t, "/repository/acme/web")
-	if len(saved) != 1 || saved[0].Method != "max_bytes" || saved[0].Value != "1kB" || saved[0].SmallerThan != "1TiB" {
+	if len(saved) != 1 || saved[0].Method != "max_bytes" || saved[0].Value != "1kB" || saved[0].SmallerThan.String() != "1TiB" {
 		t.Fatalf("saved %+v", saved)
 	}
 	want(t, r.page(t, 200, home), "least recently used tags of a repository that stores more than 1kB")

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // answer is what the form confirms of a policy's warnings: their codes, or none.
@@ -22,21 +22,21 @@ func (q *request) confirmation() api.PolicyConfirmation {
 
 // seen returns what a form sends whose page has shown these warnings, after those that were
 // confirmed before.
-func (q *request) seen(list []autoprune.Warning) string {
+func (q *request) seen(list []policy.Warning) string {
 	answer := q.answer()
-	for _, code := range autoprune.Codes(list) {
+	for _, code := range policy.Codes(list) {
 		answer += "," + string(code)
 	}
 	return answer
 }
 
 // warningsOf returns the warnings that the registry wants to be confirmed.
-func warningsOf(err error) []autoprune.Warning {
+func warningsOf(err error) []policy.Warning {
 	refused, ok := errors.AsType[*apiError](err)
 	if !ok || refused.status != http.StatusConflict {
 		return nil
 	}
-	var details struct{ Warnings []autoprune.Warning }
+	var details struct{ Warnings []policy.Warning }
 	if json.Unmarshal(refused.details, &details) != nil {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (d *policiesData) markRests() {
 // Codes returns the codes of the warnings for which the policy rests, as a form sends them.
 func (r policyRow) Codes() string {
 	var codes []string
-	for _, code := range autoprune.Codes(r.Rest.Warnings) {
+	for _, code := range policy.Codes(r.Rest.Warnings) {
 		codes = append(codes, string(code))
 	}
 	return strings.Join(codes, ",")
@@ -71,9 +71,9 @@ func (r policyRow) Codes() string {
 // confirmRest lets a policy delete that rests because of warnings.
 func (q *request) confirmRest(p place, id string) error {
 	version, _ := strconv.ParseInt(q.form.Get("version"), 10, 64)
-	body := api.RestConfirmation{Version: version, Codes: []autoprune.WarningCode{}}
+	body := api.RestConfirmation{Version: version, Codes: []policy.WarningCode{}}
 	for code := range strings.SplitSeq(q.form.Get("codes"), ",") {
-		body.Codes = append(body.Codes, autoprune.WarningCode(code))
+		body.Codes = append(body.Codes, policy.WarningCode(code))
 	}
 	_, err := run(q, api.ConfirmRest, api.RestApproval{PrunePolicy: api.PrunePolicy{PruneNamespace: p.whole(), Policy: id}, Body: body})
 	return q.showPolicies(noticeOf(err, "Confirmed: the policy deletes tags from now on."))

@@ -3,6 +3,8 @@ package ui
 import (
 	"slices"
 	"strings"
+
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // textField is an input of the editor, with its label.
@@ -15,9 +17,11 @@ type textField struct {
 
 // Field returns the input of a member.
 func (f policyForm) Field(name string) textField {
-	t := editorFields[name]
-	t.Name, t.Value, t.Wrong = name, f.Text[name], f.Wrong == name
-	return t
+	m := policy.MemberOf(name)
+	return textField{
+		Name: name, Label: m.Label(), Hint: m.Hint(), Example: m.Placeholder(), Number: m.Kind == policy.Whole,
+		Value: f.Text[name], Wrong: f.Wrong == name,
+	}
 }
 
 // Fields returns the inputs of members.
@@ -27,27 +31,6 @@ func (f policyForm) Fields(names ...string) []textField {
 		list = append(list, f.Field(name))
 	}
 	return list
-}
-
-// editorFields are the labels of the members that have a text input.
-var editorFields = map[string]textField{
-	"olderThan":         {Label: "Older than", Example: "90d", Hint: "A number and s, m, h, d, w or y."},
-	"numTags":           {Label: "Newest tags that stay", Example: "100", Number: true, Hint: "In each repository."},
-	"groupBy":           {Label: "Newest in each group by", Example: `^(.+)-[0-9a-f]{7,40}$`, Hint: "What the parentheses capture in the name, such as the branch. A tag in no group stays. Empty: no groups."},
-	"maxBytes":          {Label: "May store at most", Example: "10 GiB", Hint: "In each repository: a number and kB, MB, GB, TB, KiB, MiB, GiB or TiB."},
-	"tagPattern":        {Label: "Pattern", Example: "^pr-", Hint: "A regular expression (RE2), found anywhere in the name unless it has ^ and $. Empty: all tags."},
-	"repositories":      {Label: "Only in repositories", Example: "acme/web/**", Hint: "* is any text without a slash, ** any text. Commas between them."},
-	"mediaTypes":        {Label: "Media types", Example: "application/vnd.oci.image.*"},
-	"artifactTypes":     {Label: "Artifact types", Example: "application/vnd.cncf.helm.*"},
-	"platforms":         {Label: "Platforms", Example: "linux/arm64"},
-	"largerThan":        {Label: "Larger than", Example: "1 GiB"},
-	"smallerThan":       {Label: "Smaller than", Example: "100 MiB"},
-	"grace":             {Label: "Grace period", Example: "7d", Hint: "How long it waits after each change, with a notice of what it would delete. 0s: not at all."},
-	"maxDeleted":        {Label: "Ask above so many tags in a run", Example: "1000", Number: true},
-	"maxDeletedPercent": {Label: "Ask above this percentage", Example: "20", Number: true, Hint: "Of the tags that it looks at."},
-	"neverBelow":        {Label: "Always leave so many of the newest", Example: "5", Number: true, Hint: "In each repository, whatever policy selects them."},
-	"requireReporter":   {Label: "Only while these report", Example: "prod-eu", Hint: "Reporters of what is deployed. While one of them isn't live, it deletes nothing. Commas between them."},
-	"keepUntagged":      {Label: "Keep manifests without tags for", Example: "14d", Hint: "Empty: as long as garbage collection does."},
 }
 
 // days are the days of a window.
@@ -89,7 +72,7 @@ func (f policyForm) KeepKinds() []option {
 // wrongMember returns the member that a refusal of the registry is about, "" if it names none.
 func wrongMember(err error) string {
 	name, _, _ := strings.Cut(err.Error(), ":")
-	if _, ok := editorFields[name]; ok {
+	if policy.MemberOf(name).Label() != "" {
 		return name
 	}
 	return ""

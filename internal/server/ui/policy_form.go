@@ -2,6 +2,7 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"unicode"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // The editor of a policy works on the policy's own JSON document. It takes the members for which
@@ -24,14 +25,21 @@ import (
 // Members of a policy that have a field, by the kind of their value. Members that can't be shown in
 // their field, such as a list with an element that has a comma, stay in Others.
 var (
-	textMembers   = []string{"olderThan", "maxBytes", "groupBy", "tagPattern", "largerThan", "smallerThan", "mode", "grace", "keepUntagged"}
-	numberMembers = []string{"numTags", "maxDeleted", "maxDeletedPercent", "neverBelow"}
-	sizeMembers   = []string{"maxBytes", "largerThan", "smallerThan"} // of textMembers
-	listMembers   = []string{"repositories", "mediaTypes", "artifactTypes", "platforms", "requireReporter"}
-	// memberOrder is the order in which a document is shown.
-	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "groupBy", "countImages", "perPlatform", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers[:4],
-		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"requireReporter", "keepUntagged"})
+	textMembers   = membersOf(func(m policy.Member) bool { return m.Kind == policy.Text && m.Name != "method" })
+	numberMembers = membersOf(func(m policy.Member) bool { return m.Kind == policy.Whole })
+	listMembers   = membersOf(func(m policy.Member) bool { return m.Kind == policy.List })
+	memberOrder   = membersOf(func(policy.Member) bool { return true }) // in which a document is shown
 )
+
+// membersOf returns the names of the members that are asked for.
+func membersOf(asked func(policy.Member) bool) (names []string) {
+	for _, m := range policy.Members() {
+		if asked(m) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
 
 // Rows of keep rules and windows in a form: as many as a policy may have.
 const (
@@ -158,7 +166,7 @@ func (d document) take(name string, out any) bool {
 // doesn't know stays as JSON.
 func formOf(d document) policyForm {
 	d = d.writable()
-	f := policyForm{Method: string(autoprune.CreationDate), Text: make(map[string]string)}
+	f := policyForm{Method: string(policy.CreationDate), Text: make(map[string]string)}
 	whole := d.text()
 	if d.take("method", &f.Method); !hasOption(f.Methods(), f.Method) {
 		return policyForm{AsJSON: true, Document: whole}.pad()
@@ -179,14 +187,7 @@ func formOf(d document) policyForm {
 // amountMember returns the member that has the age, the number or the size of a policy, as its
 // method needs it.
 func amountMember(method string) string {
-	switch autoprune.Method(method) {
-	case autoprune.NumberOfTags:
-		return "numTags"
-	case autoprune.MaxBytes:
-		return "maxBytes"
-	case autoprune.CreationDate, autoprune.LastPulled, autoprune.UntaggedManifests:
-	}
-	return "olderThan"
+	return cmp.Or(policy.Method(method).Takes(), "olderThan")
 }
 
 // isAmount says whether a member has the age, the number or the size of a policy.
@@ -195,7 +196,7 @@ func isAmount(name string) bool {
 }
 
 // counts says whether the form's policy counts tags, so that it may have groups.
-func (f policyForm) counts() bool { return f.Method == string(autoprune.NumberOfTags) }
+func (f policyForm) counts() bool { return f.Method == string(policy.NumberOfTags) }
 
 // renameValue gives the member value, which is another name for the age, the number or the size,
 // the name that fits the method.
@@ -213,7 +214,7 @@ func (f *policyForm) takeTexts(d document) {
 	for _, name := range textMembers {
 		var text string
 		if json.Unmarshal(d[name], &text) != nil || text != strings.TrimSpace(text) || strings.ContainsFunc(text, unicode.IsControl) ||
-			name == "mode" && text != "on" && !hasOption(f.Modes(), text) || slices.Contains(sizeMembers, name) && strings.Contains(text, " ") {
+			name == "mode" && text != "on" && !hasOption(f.Modes(), text) || policy.MemberOf(name).IsSize() && strings.Contains(text, " ") {
 			continue
 		}
 		if text != "on" || name != "mode" {
@@ -243,7 +244,7 @@ func separates(c rune) bool { return c == ',' || unicode.IsSpace(c) || unicode.I
 // takeRows moves keep rules and windows out of the document, if the rows say the same.
 func (f *policyForm) takeRows(d document) {
 	keep, windows := d["keep"], d["windows"]
-	var rules []autoprune.KeepForm
+	var rules []policy.KeepRule
 	if d.take("keep", &rules) {
 		for _, k := range rules {
 			f.Keep = append(f.Keep, keepRowOf(k))
@@ -253,7 +254,7 @@ func (f *policyForm) takeRows(d document) {
 			d["keep"], f.Keep = keep, nil
 		}
 	}
-	var list []autoprune.WindowForm
+	var list []policy.Window
 	if d.take("windows", &list) {
 		for _, w := range list {
 			f.Windows = append(f.Windows, windowRow{w.Days, w.From, w.To, w.Zone})
@@ -295,26 +296,26 @@ func (w windowRow) empty() bool {
 	return len(w.Days) == 0 && w.From == "" && w.To == "" && w.Zone == ""
 }
 
-func keepRowOf(k autoprune.KeepForm) keepRow {
+func keepRowOf(k policy.KeepRule) keepRow {
 	newest := ""
 	if k.Newest > 0 {
 		newest = strconv.Itoa(k.Newest)
 	}
 	switch {
-	case k.UsedWithin != "":
-		return keepRow{"usedWithin", k.UsedWithin, ""}
-	case k.TagPattern != "":
-		return keepRow{"tagPattern", k.TagPattern, ""}
+	case k.UsedWithin != policy.Age{}:
+		return keepRow{"usedWithin", k.UsedWithin.String(), ""}
+	case !k.TagPattern.IsZero():
+		return keepRow{"tagPattern", k.TagPattern.String(), ""}
 	case k.Versions != "":
 		return keepRow{string(k.Versions), newest, ""}
 	}
 	switch {
 	case k.CountImages:
-		return keepRow{"newest_images", newest, k.GroupBy}
+		return keepRow{"newest_images", newest, k.GroupBy.String()}
 	case k.PerPlatform:
-		return keepRow{"newest_platform", newest, k.GroupBy}
+		return keepRow{"newest_platform", newest, k.GroupBy.String()}
 	}
-	return keepRow{"newest", newest, k.GroupBy}
+	return keepRow{"newest", newest, k.GroupBy.String()}
 }
 
 // readPolicyForm reads the editor's fields from a form that was sent.
@@ -327,7 +328,7 @@ func readPolicyForm(v url.Values) policyForm {
 	for _, name := range slices.Concat(textMembers, numberMembers, listMembers) {
 		f.Text[name] = strings.TrimSpace(v.Get(name))
 	}
-	for _, name := range sizeMembers { // people write 10 GiB, policies have 10GiB
+	for _, name := range membersOf(policy.Member.IsSize) { // people write 10 GiB, policies have 10GiB
 		f.Text[name] = strings.ReplaceAll(f.Text[name], " ", "")
 	}
 	for i := range maxKeepRows {
@@ -446,7 +447,7 @@ func (f policyForm) keepRules() (list []map[string]any) {
 			}
 		default:
 			rule["versions"] = k.Kind
-			if k.Value != "" && k.Kind != string(autoprune.Releases) {
+			if k.Value != "" && k.Kind != string(policy.Releases) {
 				rule["newest"] = numberOr(k.Value)
 			}
 		}
@@ -455,10 +456,10 @@ func (f policyForm) keepRules() (list []map[string]any) {
 	return list
 }
 
-func (f policyForm) windows() (list []autoprune.WindowForm) {
+func (f policyForm) windows() (list []policy.Window) {
 	for _, w := range f.Windows {
 		if !w.empty() {
-			list = append(list, autoprune.WindowForm{Days: w.Days, From: w.From, To: w.To, Zone: w.Zone})
+			list = append(list, policy.Window{Days: w.Days, From: w.From, To: w.To, Zone: w.Zone})
 		}
 	}
 	return list

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestPresetsInTheEditor: a new policy can start with a preset, by a link, and is saved as any other.
@@ -14,7 +14,7 @@ func TestPresetsInTheEditor(t *testing.T) {
 	r.tags(t, "acme/web", 3)
 	const home = "/ui/namespaces/acme/-/policies"
 	page := r.page(t, 200, home+"/new")
-	for _, p := range autoprune.Presets {
+	for _, p := range policy.Presets {
 		want(t, page, `href="`+home+`/new?preset=`+p.Name+`"`, p.Title)
 		form := editor(t, r.page(t, 200, home+"/new?preset="+p.Name))
 		r.send(t, home+"/preview", form).WantStatus(t, 200)
@@ -28,7 +28,7 @@ func TestPresetsInTheEditor(t *testing.T) {
 		a.WantStatus(t, 303)
 	}
 	saved := r.policies(t, "/organization/acme")
-	if len(saved) != len(autoprune.Presets) || saved[2].GroupBy != autoprune.BranchPattern {
+	if len(saved) != len(policy.Presets) || saved[2].GroupBy.String() != policy.BranchPattern {
 		t.Errorf("the policies are %+v", saved)
 	}
 	page = r.page(t, 200, home)

@@ -4,14 +4,14 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestPresetsFillTheForm: the editor has fields for all that a preset says, and writes the preset's
 // policy.
 func TestPresetsFillTheForm(t *testing.T) {
 	t.Parallel()
-	for _, p := range autoprune.Presets {
+	for _, p := range policy.Presets {
 		d, err := parseDocument(p.Policy)
 		if err != nil {
 			t.Fatal(err)
@@ -24,7 +24,7 @@ func TestPresetsFillTheForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got, want autoprune.Policy
+		var got, want policy.Policy
 		if err := json.Unmarshal(text, &got); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // previewLimit is how many tags of each list a preview shows.
@@ -13,7 +14,7 @@ const previewLimit = 25
 // previewData says what policies would delete.
 type previewData struct {
 	Error   string // why there is no preview
-	Found   []autoprune.Warning
+	Found   []policy.Warning
 	Preview *autoprune.Preview
 	Stays   int64
 	// BytesLater says that the bytes weren't added up yet, and BytesAt is the page that has them.

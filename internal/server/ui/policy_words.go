@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // policyWords says in sentences what a policy does.
@@ -18,10 +18,10 @@ type policyWords struct {
 
 func wordsOf(v api.PolicyView) policyWords {
 	w := policyWords{Does: "Deletes " + selectionWords(v.Method, v.Value)}
-	if v.Method == string(autoprune.UntaggedManifests) {
+	if v.Method == string(policy.UntaggedManifests) {
 		w.Does = "Deletes no tags; manifests without tags stay for " + ageWords(fmt.Sprint(v.Value))
 	}
-	if v.Method == string(autoprune.NumberOfTags) {
+	if v.Method == string(policy.NumberOfTags) {
 		w.Does = "Deletes " + countedWords(v)
 	}
 	if v.TagPattern != nil {
@@ -31,7 +31,7 @@ func wordsOf(v api.PolicyView) policyWords {
 		}
 		w.Only = append(w.Only, fmt.Sprintf("whose names %s %s", verb, clip(256, *v.TagPattern)))
 	}
-	if text := v.SelectorForm.String(); text != "" {
+	if text := v.Selectors.String(); text != "" {
 		w.Only = append(w.Only, clip(1000, text))
 	}
 	for _, k := range v.Keep {
@@ -43,8 +43,8 @@ func wordsOf(v api.PolicyView) policyWords {
 	for i, win := range v.Windows {
 		w.Limits = append(w.Limits, []string{"only ", "or "}[min(i, 1)]+clip(200, win.String()))
 	}
-	if v.Grace != "" && v.Grace != "0s" {
-		w.Limits = append(w.Limits, "waits "+ageWords(v.Grace)+" after each change")
+	if v.Grace.Duration() > 0 {
+		w.Limits = append(w.Limits, "waits "+ageWords(v.Grace.String())+" after each change")
 	}
 	if v.MaxDeleted > 0 {
 		w.Limits = append(w.Limits, "asks before it deletes more than "+plural(v.MaxDeleted, "tag", "tags")+" in a run")
@@ -58,8 +58,8 @@ func wordsOf(v api.PolicyView) policyWords {
 	if len(v.RequireReporter) > 0 {
 		w.Limits = append(w.Limits, "only while these report what is deployed: "+clip(400, strings.Join(v.RequireReporter, ", ")))
 	}
-	if v.KeepUntagged != "" {
-		w.Limits = append(w.Limits, "keeps manifests without tags for "+ageWords(v.KeepUntagged))
+	if age := v.KeepUntagged.String(); age != "" {
+		w.Limits = append(w.Limits, "keeps manifests without tags for "+ageWords(age))
 	}
 	return w
 }
@@ -70,8 +70,8 @@ func countedWords(v api.PolicyView) string {
 	if v.CountImages {
 		text = "all but the newest " + plural(v.Value, "image", "images")
 	}
-	if v.GroupBy != "" {
-		text += " of each group by " + clip(256, v.GroupBy)
+	if group := v.GroupBy.String(); group != "" {
+		text += " of each group by " + clip(256, group)
 	}
 	if v.PerPlatform {
 		text += " of each platform"
@@ -80,32 +80,32 @@ func countedWords(v api.PolicyView) string {
 }
 
 func selectionWords(method string, value any) string {
-	switch autoprune.Method(method) {
-	case autoprune.NumberOfTags: // see countedWords
-	case autoprune.CreationDate:
+	switch policy.Method(method) {
+	case policy.NumberOfTags: // see countedWords
+	case policy.CreationDate:
 		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
-	case autoprune.UntaggedManifests:
+	case policy.UntaggedManifests:
 		return "no tags"
-	case autoprune.MaxBytes:
+	case policy.MaxBytes:
 		return "the least recently used tags of a repository that stores more than " + fmt.Sprint(value)
-	case autoprune.LastPulled:
+	case policy.LastPulled:
 		return "tags that were last used more than " + ageWords(fmt.Sprint(value)) + " ago, or never"
 	}
 	return "nothing: this version can't read it"
 }
 
 // keepWords says which tags a keep rule keeps.
-func keepWords(k autoprune.KeepForm) string {
-	switch {
-	case k.UsedWithin != "":
-		return "tags pushed or used in the last " + ageWords(k.UsedWithin)
-	case k.TagPattern != "":
-		return "tags that match " + k.TagPattern
-	case k.Versions == autoprune.NewestPatches && k.Newest <= 1:
+func keepWords(k policy.KeepRule) string {
+	switch kind := k.Kind(); {
+	case kind == policy.KeepUsed:
+		return "tags pushed or used in the last " + ageWords(k.UsedWithin.String())
+	case kind == policy.KeepPattern:
+		return "tags that match " + k.TagPattern.String()
+	case k.Versions == policy.NewestPatches && k.Newest <= 1:
 		return "the newest release of each minor version"
-	case k.Versions == autoprune.NewestPrereleases && k.Newest <= 1:
+	case k.Versions == policy.NewestPrereleases && k.Newest <= 1:
 		return "the newest prerelease"
-	case k.Versions == "":
+	case kind == policy.KeepNewest:
 		return strings.TrimSpace("the newest " + formatNumber(k.Newest) + " " + k.Counting().String())
 	}
 	return k.String()

@@ -12,8 +12,8 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // checkedText is a flag whose value is checked when the command line is parsed, so that the
@@ -47,7 +47,7 @@ func notEmpty(text string) error {
 }
 
 func checkAge(text string) error {
-	_, err := autoprune.ParseAge(text)
+	_, err := policy.ParseAge(text)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestPruneForecast: "purser prune forecast" sends the policy, the days and the settings, and
@@ -18,7 +19,7 @@ import (
 func TestPruneForecast(t *testing.T) {
 	t.Parallel()
 	bytesOf := func(n int64) *int64 { return &n }
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "creation_date", "olderThan": "30d"}`))
+	policy, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "30d"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

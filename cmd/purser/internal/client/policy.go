@@ -1,11 +1,8 @@
 package client
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
@@ -13,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func policyCommand(src *command.Source) *cobra.Command {
@@ -40,15 +37,15 @@ func (p policyView) tags() (text string) {
 	default:
 		text = "that don't match " + *p.TagPattern
 	}
-	if counted := p.CountingForm.String(); counted != "" {
+	if counted := p.Counting.String(); counted != "" {
 		text += ", " + counted
 	}
-	if where := p.SelectorForm.String(); where != "" {
+	if where := p.Selectors.String(); where != "" {
 		text += ", " + where
 	}
-	if guard := (autoprune.SafeguardForm{
-		Windows: p.Windows, MaxDeleted: p.MaxDeleted, MaxDeletedPercent: p.MaxDeletedPercent, NeverBelow: p.NeverBelow, RequireReporter: p.RequireReporter, KeepUntagged: p.KeepUntagged,
-	}).String(); guard != "" {
+	guard := p.Safeguards
+	guard.Mode, guard.Grace = "", policy.Age{} // the mode has a column of its own
+	if guard := guard.String(); guard != "" {
 		text += ", " + guard
 	}
 	if p.RemoveOrphans {
@@ -150,171 +147,6 @@ func policyListCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// policyFlags are the flags that describe a policy: either as JSON in one flag, or with a
-// flag for each member.
-type policyFlags struct {
-	policyValues
-	count countingFlags
-	where selectorFlags
-	guard safeguardFlags
-	keep  keepFlags
-}
-
-// policyValues are the values of the flags, except for those of selectors, safeguards and keep rules.
-type policyValues struct {
-	json, preset, method, olderThan, maxBytes, untagged, pattern string
-	numTags                                                      int
-	not, orphans                                                 bool
-}
-
-func addPolicyFlags(cmd *cobra.Command) *policyFlags {
-	f, flags := new(policyFlags), cmd.Flags()
-	textFlag(cmd, &f.json, "policy", "", "the policy as `JSON`, in place of the flags below", checkPolicy)
-	addPreset(cmd, &f.preset)
-	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags, last_pulled, max_bytes or untagged (default: what the other flags ask for)",
-		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled), string(autoprune.MaxBytes), string(autoprune.UntaggedManifests)))
-	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
-	flags.Var(command.Number(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
-	f.count.add(cmd)
-	textFlag(cmd, &f.maxBytes, "max-bytes", "", "the least recently used tags, until what remains of each repository stores at most this `SIZE`, such as 50GiB", checkSize)
-	textFlag(cmd, &f.untagged, "untagged", "", "no tags: let garbage collection delete untagged manifests after `AGE`, such as 14d, and not before", checkAge)
-	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
-	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
-	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
-	f.where.add(cmd)
-	f.guard.add(cmd)
-	f.keep.add(cmd)
-	return f
-}
-
-// given says whether any policy flag was given.
-func (f *policyFlags) given() bool {
-	return f.policyValues != policyValues{} || f.count.given() || f.where.given() || f.guard.given() || f.keep.given()
-}
-
-// checkPolicy checks a policy's JSON.
-func checkPolicy(text string) error {
-	if !json.Valid([]byte(text)) {
-		return errors.New(`it isn't JSON; write it like '{"method": "creation_date", "olderThan": "2w"}'`)
-	}
-	_, err := autoprune.ParsePolicy([]byte(text))
-	return err
-}
-
-// check returns an error if the flags contradict each other.
-func (f *policyFlags) check() error {
-	switch {
-	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.count.given() || f.where.given() || f.guard.given() || f.keep.given()):
-		return command.Usagef("--policy has all of it: leave the other flags out")
-	case f.json != "":
-		return nil
-	}
-	if err := f.checkMethod(); err != nil {
-		return err
-	}
-	if err := f.count.check(f.numTags != 0); err != nil {
-		return err
-	}
-	switch {
-	case f.keep.groupBy != "" && f.keep.newest == 0:
-		return command.Usagef("--keep-group needs --keep-newest N")
-	case f.keep.images && f.keep.newest == 0:
-		return command.Usagef("--keep-count-images needs --keep-newest N")
-	case f.keep.platforms && f.keep.newest == 0:
-		return command.Usagef("--keep-per-platform needs --keep-newest N")
-	case f.not && f.pattern == "":
-		return command.Usagef("--not-matching needs --pattern REGEXP")
-	}
-	return nil
-}
-
-// checkMethod returns an error unless there is exactly the flag that the method needs.
-func (f *policyFlags) checkMethod() error {
-	methodFlags := []struct {
-		given   bool
-		name    string
-		argued  string // with an argument
-		methods []autoprune.Method
-	}{
-		{f.numTags != 0, "--num-tags", "--num-tags N", []autoprune.Method{autoprune.NumberOfTags}},
-		{f.olderThan != "", "--older-than", "--older-than AGE, such as 2w", []autoprune.Method{autoprune.CreationDate, autoprune.LastPulled}},
-		{f.maxBytes != "", "--max-bytes", "--max-bytes SIZE, such as 50GiB", []autoprune.Method{autoprune.MaxBytes}},
-		{f.untagged != "", "--untagged", "--untagged AGE, such as 14d", []autoprune.Method{autoprune.UntaggedManifests}},
-	}
-	first := ""
-	for _, flag := range methodFlags {
-		switch own := slices.Contains(flag.methods, autoprune.Method(f.method)); {
-		case flag.given && first != "":
-			return command.Usagef("%s and %s are two policies: create one for each", first, flag.name)
-		case flag.given && f.method != "" && !own:
-			for _, other := range methodFlags {
-				if slices.Contains(other.methods, autoprune.Method(f.method)) {
-					return command.Usagef("%s isn't for --method %s, which needs %s", flag.name, f.method, other.argued)
-				}
-			}
-		case flag.given:
-			first = flag.name
-		case own:
-			return command.Usagef("--method %s needs %s", f.method, flag.argued)
-		}
-	}
-	if first == "" {
-		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, --max-bytes SIZE, or --policy JSON; or, for manifests without tags, --untagged AGE")
-	}
-	return nil
-}
-
-// body returns the policy as JSON for the API.
-func (f *policyFlags) body() (api.PolicyText, error) {
-	filled, rules, err := f.withPreset()
-	if err != nil {
-		return nil, err
-	}
-	f = &filled
-	if err := f.check(); err != nil || f.json != "" {
-		return api.PolicyText(f.json), err
-	}
-	members := map[string]any{"method": autoprune.CreationDate}
-	f.count.set(members)
-	f.where.set(members)
-	f.guard.set(members)
-	switch {
-	case f.method != "":
-		members["method"] = f.method
-	case f.numTags != 0:
-		members["method"] = autoprune.NumberOfTags
-	case f.maxBytes != "":
-		members["method"] = autoprune.MaxBytes
-	case f.untagged != "":
-		members["method"] = autoprune.UntaggedManifests
-	}
-	if f.untagged != "" {
-		members["olderThan"] = f.untagged
-	}
-	if f.olderThan != "" {
-		members["olderThan"] = f.olderThan
-	}
-	if f.numTags != 0 {
-		members["numTags"] = f.numTags
-	}
-	if f.maxBytes != "" {
-		members["maxBytes"] = f.maxBytes
-	}
-	if f.pattern != "" {
-		members["tagPattern"] = f.pattern
-	}
-	if f.not {
-		members["tagPatternMatches"] = false
-	}
-	if f.orphans {
-		members["removeOrphans"] = true
-	}
-	if rules = append(rules, f.keep.rules()...); len(rules) > 0 {
-		members["keep"] = rules
-	}
-	return json.Marshal(members)
-}
-
 func policyCreateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
@@ -336,7 +168,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 		}
 		body, err := flags.body()
 		if err == nil {
-			body, err = withMode(body, autoprune.Observe)
+			body, err = withMode(body, policy.Observe)
 		}
 		if err != nil {
 			return err
@@ -399,7 +231,7 @@ func policyShowCommand(src *command.Source) *cobra.Command {
 				return fields(w, "uuid", p.UUID, "problem", p.Problem, "stored", p.Stored, "created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 			}
 			warn(cmd, p.Warnings)
-			return fields(w, "uuid", p.UUID, "mode", modeText(p.Mode), "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(), "grace", p.Grace, "active from", clock(p.ActiveFrom),
+			return fields(w, "uuid", p.UUID, "mode", modeText(p.Mode), "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(), "grace", p.Grace.String(), "active from", clock(p.ActiveFrom),
 				"created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 		})
 	})
@@ -447,4 +279,12 @@ func policyDeleteCommand(src *command.Source) *cobra.Command {
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Deleted policy %s.\n", item.UUID)
 		return err
 	})
+}
+
+// modeText returns the mode that a policy shows; an answer of the API leaves out the mode on.
+func modeText(mode policy.Mode) string {
+	if mode == "" {
+		return string(policy.On)
+	}
+	return string(mode)
 }

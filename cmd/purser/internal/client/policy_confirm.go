@@ -11,10 +11,11 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // withMode gives a policy a mode, if its JSON has none.
-func withMode(body api.PolicyText, mode autoprune.Mode) (api.PolicyText, error) {
+func withMode(body api.PolicyText, mode policy.Mode) (api.PolicyText, error) {
 	members := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(body, &members); err != nil {
 		return nil, err
@@ -32,8 +33,8 @@ func withMode(body api.PolicyText, mode autoprune.Mode) (api.PolicyText, error) 
 
 // observes returns whether a policy observes.
 func observes(body api.PolicyText) bool {
-	var members struct{ Mode autoprune.Mode }
-	return json.Unmarshal(body, &members) == nil && members.Mode == autoprune.Observe
+	var members struct{ Mode policy.Mode }
+	return json.Unmarshal(body, &members) == nil && members.Mode == policy.Observe
 }
 
 // confirmed changes a policy by `change`, which gets what the user confirms. If the registry has
@@ -50,23 +51,23 @@ func confirmed[O any](cmd *cobra.Command, yes bool, question string, change func
 		if len(list) == 0 || yes {
 			return out, err
 		}
-		warn(cmd, autoprune.Sentences(list))
+		warn(cmd, policy.Sentences(list))
 		if err := command.Confirm(cmd, false, "%s", question); err != nil {
 			return out, err
 		}
-		for _, code := range autoprune.Codes(list) { // those of the time before are among them, or gone
+		for _, code := range policy.Codes(list) { // those of the time before are among them, or gone
 			answer += "," + string(code)
 		}
 	}
 }
 
 // warningsOf returns the warnings that the registry wants to be confirmed.
-func warningsOf(err error) []autoprune.Warning {
+func warningsOf(err error) []policy.Warning {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || refused.Status != http.StatusConflict {
 		return nil
 	}
-	var details struct{ Warnings []autoprune.Warning }
+	var details struct{ Warnings []policy.Warning }
 	if json.Unmarshal(refused.Details, &details) != nil {
 		return nil
 	}
@@ -94,13 +95,13 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 		if len(rest.Warnings) == 0 {
 			return command.Refuse("policy " + args[1] + " waits for no confirmation in " + args[0])
 		}
-		warn(cmd, autoprune.Sentences(rest.Warnings))
+		warn(cmd, policy.Sentences(rest.Warnings))
 		if err := command.Confirm(cmd, *yes, "Let policy %s delete tags of %s?", args[1], args[0]); err != nil {
 			return err
 		}
 		_, err = api.ConfirmRest.Call(cmd.Context(), c, api.RestApproval{
 			PrunePolicy: api.PrunePolicy{PruneNamespace: in, Policy: args[1]},
-			Body:        api.RestConfirmation{Version: rest.Version, Codes: autoprune.Codes(rest.Warnings)},
+			Body:        api.RestConfirmation{Version: rest.Version, Codes: policy.Codes(rest.Warnings)},
 		})
 		if err != nil {
 			return err

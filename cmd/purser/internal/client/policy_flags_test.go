@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestPolicyFlags: the flags of selectors and keep rules must become the policy's members,
@@ -23,9 +23,9 @@ func TestPolicyFlags(t *testing.T) {
 			w.Write([]byte(`{"uuid": "u"}`)) //nolint:errcheck // the test sees it
 			return
 		}
-		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", SelectorForm: autoprune.SelectorForm{LargerThan: "1GiB"},
-			SafeguardForm: autoprune.SafeguardForm{Mode: autoprune.Observe, MaxDeleted: 9, MaxDeletedPercent: 20, NeverBelow: 5},
-			Keep:          []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
+		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", Selectors: policy.Selectors{LargerThan: 1 << 30},
+			Safeguards: policy.Safeguards{Mode: policy.Observe, MaxDeleted: 9, MaxDeletedPercent: 20, NeverBelow: 5},
+			Keep:       []policy.KeepRule{{Newest: 3}, {UsedWithin: thirtyDays(t)}}}) //nolint:errcheck // the test sees it
 	}))
 	t.Cleanup(registry.Close)
 	create := func(args ...string) (int, string) {
@@ -83,4 +83,13 @@ func TestPolicyFlags(t *testing.T) {
 	if code != 0 || !strings.Contains(stdout, "observe") || !strings.Contains(stdout, "all, larger than 1GiB, at most 9 in a run, at most 20% in a run, never below 5, but keep the newest 3, tags used within 30d") {
 		t.Errorf("the policy is shown as %s", stdout)
 	}
+}
+
+func thirtyDays(t *testing.T) policy.Age {
+	t.Helper()
+	age, err := policy.ParseAge("30d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return age
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // keepFlags are the flags that describe a policy's keep rules.
@@ -22,7 +22,7 @@ type keepFlags struct {
 
 func (f *keepFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.Var(command.Number(&f.newest, 1, autoprune.MaxNumTags), "keep-newest", "keep the newest `N` tags, whatever policies select them")
+	flags.Var(command.Number(&f.newest, 1, policy.MaxNumTags), "keep-newest", "keep the newest `N` tags, whatever policies select them")
 	textFlag(cmd, &f.groupBy, "keep-group", "", "let --keep-newest keep N tags of each group: what the parentheses of this `REGEXP` capture in their names", checkPattern)
 	flags.BoolVar(&f.images, "keep-count-images", false, "let --keep-newest count images: tags of the same manifest count as one")
 	flags.BoolVar(&f.platforms, "keep-per-platform", false, "let --keep-newest keep N tags of each platform, and tags whose platforms aren't all known")
@@ -38,41 +38,48 @@ func (f *keepFlags) given() bool {
 }
 
 // rules returns the keep rules in the API's format.
-func (f *keepFlags) rules() (rules []autoprune.KeepForm) {
+func (f *keepFlags) rules() (rules []policy.KeepRule) {
+	// Texts were checked when the command line was parsed.
 	if f.newest != 0 {
-		rules = append(rules, autoprune.KeepForm{Newest: f.newest, GroupBy: f.groupBy, CountImages: f.images, PerPlatform: f.platforms})
+		k := policy.KeepRule{Newest: f.newest, CountImages: f.images, PerPlatform: f.platforms}
+		_ = k.GroupBy.UnmarshalText([]byte(f.groupBy))
+		rules = append(rules, k)
 	}
 	if f.used != "" {
-		rules = append(rules, autoprune.KeepForm{UsedWithin: f.used})
+		var k policy.KeepRule
+		_ = k.UsedWithin.UnmarshalText([]byte(f.used))
+		rules = append(rules, k)
 	}
 	for _, pattern := range f.patterns {
-		rules = append(rules, autoprune.KeepForm{TagPattern: pattern})
+		var k policy.KeepRule
+		_ = k.TagPattern.UnmarshalText([]byte(pattern))
+		rules = append(rules, k)
 	}
 	for _, text := range f.versions {
-		k, _ := parseVersions(text) // checked when the command line was parsed
+		k, _ := parseVersions(text)
 		rules = append(rules, k)
 	}
 	return rules
 }
 
 // parseVersions reads the value of --keep-versions.
-func parseVersions(text string) (k autoprune.KeepForm, err error) {
+func parseVersions(text string) (k policy.KeepRule, err error) {
 	kind, number, counted := strings.Cut(text, ":")
-	k.Versions = autoprune.Versions(kind)
+	k.Versions = policy.Versions(kind)
 	switch k.Versions {
-	case autoprune.Releases:
+	case policy.Releases:
 		if counted {
 			return k, errors.New("releases keeps every release: leave the number out")
 		}
 		return k, nil
-	case autoprune.NewestPatches, autoprune.NewestPrereleases:
+	case policy.NewestPatches, policy.NewestPrereleases:
 	default:
-		return k, fmt.Errorf("write %s, %s or %s", autoprune.Releases, autoprune.NewestPatches, autoprune.NewestPrereleases)
+		return k, fmt.Errorf("write %s, %s or %s", policy.Releases, policy.NewestPatches, policy.NewestPrereleases)
 	}
 	k.Newest = 1
 	if counted {
-		if k.Newest, err = strconv.Atoi(number); err != nil || k.Newest < 1 || k.Newest > autoprune.MaxNewestVersions {
-			return k, fmt.Errorf("the number after the colon must be from 1 to %d", autoprune.MaxNewestVersions)
+		if k.Newest, err = strconv.Atoi(number); err != nil || k.Newest < 1 || k.Newest > policy.MaxNewestVersions {
+			return k, fmt.Errorf("the number after the colon must be from 1 to %d", policy.MaxNewestVersions)
 		}
 	}
 	return k, nil
@@ -107,7 +114,7 @@ func (v repeatedFlag) Set(text string) error {
 }
 
 // keepsText describes a policy's keep rules, "" for none.
-func keepsText(rules []autoprune.KeepForm) string {
+func keepsText(rules []policy.KeepRule) string {
 	texts := make([]string, len(rules))
 	for i, k := range rules {
 		texts[i] = k.String()

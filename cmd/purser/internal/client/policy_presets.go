@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // presetNames are the values of --preset.
 func presetNames() (names []string) {
-	for _, p := range autoprune.Presets {
+	for _, p := range policy.Presets {
 		names = append(names, p.Name)
 	}
 	return names
@@ -40,11 +39,11 @@ func addPresets(cmd *cobra.Command, format *command.Format) {
 			Policy json.RawMessage `json:"policy"`
 		}
 		var out []preset
-		for _, p := range autoprune.Presets {
+		for _, p := range policy.Presets {
 			out = append(out, preset{p.Name, p.Title, json.RawMessage(p.Policy)})
 		}
 		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
-			for i, p := range autoprune.Presets {
+			for i, p := range policy.Presets {
 				gap := strings.Repeat("\n", min(i, 1))
 				if _, err := fmt.Fprintf(w, "%s%s: %s\n%s\n", gap, p.Name, p.Title, p.Policy); err != nil {
 					return err
@@ -55,35 +54,30 @@ func addPresets(cmd *cobra.Command, format *command.Format) {
 	}
 }
 
-// withPreset returns the flags with those of the preset that weren't given, and the preset's keep
-// rules. Keep rules of flags are added to these: a flag that keeps more must not keep less.
-func (f policyFlags) withPreset() (policyFlags, []autoprune.KeepForm, error) {
+// ofPreset returns the members of the preset, which flags change; none without a preset. Keep rules of
+// flags are added to the preset's: a flag that keeps more must not keep less.
+func (f *policyFlags) ofPreset() (map[string]any, error) {
+	members := make(map[string]any)
 	if f.preset == "" {
-		return f, nil, nil
+		return members, nil
 	}
-	preset, _ := autoprune.PresetOf(f.preset) // the flag has checked the name
-	p, err := autoprune.ParsePolicy([]byte(preset.Policy))
+	preset, _ := policy.PresetOf(f.preset) // the flag has checked the name
+	p, err := policy.Parse([]byte(preset.Policy))
+	if err == nil {
+		err = json.Unmarshal([]byte(preset.Policy), &members)
+	}
 	if err != nil {
-		return f, nil, fmt.Errorf("preset %s: %w", f.preset, err)
+		return nil, fmt.Errorf("preset %s: %w", f.preset, err)
 	}
-	switch p.Method() {
-	case autoprune.NumberOfTags:
-		if n, ok := p.Value().(int); ok && f.numTags == 0 {
-			f.numTags = n
-		}
-	case autoprune.UntaggedManifests:
-		f.untagged = cmp.Or(f.untagged, fmt.Sprint(p.Value()))
-	case autoprune.MaxBytes:
-		f.maxBytes = cmp.Or(f.maxBytes, fmt.Sprint(p.Value()))
-	case autoprune.CreationDate, autoprune.LastPulled:
-		f.method = cmp.Or(f.method, string(p.Method()))
-		f.olderThan = cmp.Or(f.olderThan, fmt.Sprint(p.Value()))
+	if p.Keep != nil {
+		members["keep"] = p.Keep
 	}
-	pattern, _ := p.Pattern()
-	f.pattern = cmp.Or(f.pattern, pattern.String())
-	if !f.count.perBranch {
-		f.count.groupBy = cmp.Or(f.count.groupBy, p.Counting().GroupBy)
+	if p.Method == policy.UntaggedManifests {
+		members[untaggedFlag] = members["olderThan"]
+		delete(members, "olderThan")
 	}
-	f.guard.neverBelow = cmp.Or(f.guard.neverBelow, p.Safeguards().NeverBelow)
-	return f, p.Keep(), nil
+	if p.Method != policy.LastPulled { // other methods follow from the members
+		delete(members, "method")
+	}
+	return members, nil
 }

@@ -5,20 +5,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestPresets: each preset is a policy that can be saved; flags change members of it, and add keep
 // rules to its own.
 func TestPresets(t *testing.T) {
 	t.Parallel()
-	body := func(f policyFlags) map[string]any {
+	body := func(flags ...string) map[string]any {
 		t.Helper()
-		text, err := f.body()
+		text, err := policyFlagsOf(t, flags...).body()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := autoprune.ParsePolicy(text); err != nil {
+		if _, err := policy.Parse(text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 		var m map[string]any
@@ -27,43 +27,43 @@ func TestPresets(t *testing.T) {
 		}
 		return m
 	}
-	for _, p := range autoprune.Presets {
-		want, err := autoprune.ParsePolicy([]byte(p.Policy))
+	for _, p := range policy.Presets {
+		want, err := policy.Parse([]byte(p.Policy))
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name, err)
 		}
-		text, err := (&policyFlags{policyValues: policyValues{preset: p.Name}}).body()
+		text, err := policyFlagsOf(t, "--preset", p.Name).body()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := autoprune.ParsePolicy(text); err != nil || !got.Equal(want) {
+		if got, err := policy.Parse(text); err != nil || !got.Equal(want) {
 			t.Errorf("--preset %s becomes %s (%v)", p.Name, text, err)
 		}
 		for _, warning := range want.Warnings() {
 			t.Errorf("%s has the warning %s", p.Name, warning)
 		}
 	}
-	m := body(policyFlags{policyValues: policyValues{preset: "pull-requests", olderThan: "1w"}})
+	m := body("--preset", "pull-requests", "--older-than", "1w")
 	if m["olderThan"] != "1w" || m["tagPattern"] == nil {
 		t.Errorf("the policy is %v", m)
 	}
-	m = body(policyFlags{policyValues: policyValues{preset: "releases"}, keep: keepFlags{patterns: []string{"^x"}}})
+	m = body("--preset", "releases", "--keep-pattern", "^x")
 	if keep, _ := m["keep"].([]any); len(keep) != 4 {
 		t.Errorf("the policy is %v", m)
 	}
-	m = body(policyFlags{policyValues: policyValues{preset: "branches", numTags: 3}})
-	if m["numTags"] != 3.0 || m["groupBy"] != autoprune.BranchPattern {
+	m = body("--preset", "branches", "--num-tags", "3")
+	if m["numTags"] != 3.0 || m["groupBy"] != policy.BranchPattern {
 		t.Errorf("the policy is %v", m)
 	}
-	if p, _ := autoprune.PresetOf("branches"); !strings.Contains(p.Policy, autoprune.BranchPattern) {
+	if p, _ := policy.PresetOf("branches"); !strings.Contains(p.Policy, policy.BranchPattern) {
 		t.Errorf("the preset branches isn't --per-branch: %s", p.Policy)
 	}
-	for preset, flags := range map[string]policyValues{
-		"pull-requests": {numTags: 5}, "branches": {olderThan: "5d"}, "untagged": {olderThan: "5d"}, "releases": {json: "{}"},
+	for preset, flags := range map[string][]string{
+		"pull-requests": {"--num-tags", "5"}, "branches": {"--older-than", "5d"}, "untagged": {"--older-than", "5d"},
+		"releases": {"--policy", `{"method": "untagged", "olderThan": "1d"}`},
 	} {
-		flags.preset = preset
-		if text, err := (&policyFlags{policyValues: flags}).body(); err == nil {
-			t.Errorf("%+v becomes %s", flags, text)
+		if text, err := policyFlagsOf(t, append(flags, "--preset", preset)...).body(); err == nil {
+			t.Errorf("--preset %s and %v become %s", preset, flags, text)
 		}
 	}
 }

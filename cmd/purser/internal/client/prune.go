@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func pruneCommand(src *command.Source) *cobra.Command {
@@ -58,7 +59,7 @@ func prunePreviewCommand(src *command.Source) *cobra.Command {
 				warn(cmd, policy.Warnings)
 			}
 		}
-		warn(cmd, autoprune.Sentences(p.Found))
+		warn(cmd, policy.Sentences(p.Found))
 		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error {
 			if err := printPreview(w, p.Preview, *stay); err != nil || len(args) == 0 {
 				return err

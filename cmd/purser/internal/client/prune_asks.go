@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // asksOf returns the policies that ask in a namespace.
@@ -63,7 +64,7 @@ func pruneApproveCommand(src *command.Source) *cobra.Command {
 	}
 	format, yes := command.AddFormat(cmd), command.AddYes(cmd)
 	tags := 0
-	cmd.Flags().Var(command.Number(&tags, 1, autoprune.MaxNumTags), "tags", "approve `N` tags, as there may be more when the policy is applied (default: the number that it asks for)")
+	cmd.Flags().Var(command.Number(&tags, 1, policy.MaxNumTags), "tags", "approve `N` tags, as there may be more when the policy is applied (default: the number that it asks for)")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if err := checkArg("POLICY", args[1], checkUUID); err != nil {
 			return err

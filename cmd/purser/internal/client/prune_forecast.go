@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func pruneForecastCommand(src *command.Source) *cobra.Command {
@@ -64,10 +65,10 @@ func checkSettings(text string) error {
 		return fmt.Errorf("it has %d elements; write at most %d", len(list), autoprune.MaxForecastSettings)
 	}
 	for _, s := range list {
-		if _, err := autoprune.ParseSize(s); err == nil { // also a number
+		if _, err := policy.ParseSize(s); err == nil { // also a number
 			continue
 		}
-		if _, err := autoprune.ParseAge(s); err != nil {
+		if _, err := policy.ParseAge(s); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func quotaCommand(src *command.Source) *cobra.Command {
@@ -53,7 +53,7 @@ func checkQuotaSize(text string) error {
 	if text == noLimit {
 		return nil
 	}
-	_, err := autoprune.ParseSize(text)
+	_, err := policy.ParseSize(text)
 	return err
 }
 
@@ -76,11 +76,12 @@ func givenLimit(cmd *cobra.Command, name, text string) *int64 {
 	if !cmd.Flags().Changed(name) {
 		return nil
 	}
-	n, err := autoprune.ParseSize(text)
+	n, err := policy.ParseSize(text)
 	if err != nil { // noLimit
 		n = 0
 	}
-	return &n
+	bytes := int64(n)
+	return &bytes
 }
 
 func quotaSetCommand(src *command.Source) *cobra.Command {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // selection is an argument that names a tag, or several by a pattern.
@@ -218,7 +218,7 @@ func tagExpireCommand(src *command.Source) *cobra.Command {
 			body := api.SelectedExpiration{TagSelection: selection, In: in, At: at, Never: *never}
 			return api.ExpireTags.Call(ctx, c, api.TagsExpiration{InRepository: of, Body: body})
 		}
-		if age, err := autoprune.ParseAge(in); err == nil && age.Duration() < time.Hour {
+		if age, err := policy.ParseAge(in); err == nil && age.Duration() < time.Hour {
 			when += ", which is " + age.Duration().String() + " (m is minutes)"
 		} else if !strings.Contains(strings.Join(args, ""), "*") {
 			*yes = true // it names tags, and a later date takes it back

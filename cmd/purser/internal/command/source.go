@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // configVariable is the environment variable that names the configuration file. The flag
@@ -143,8 +144,8 @@ func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 	for _, r := range s.replaced {
 		problems = append(problems, cfg.Set(r.key, r.value, r.from))
 	}
-	_, policy := DefaultPolicy(cfg)
-	problems = append(problems, cfg.Validate(), policy)
+	_, wrong := DefaultPolicy(cfg)
+	problems = append(problems, cfg.Validate(), wrong)
 	err = errors.Join(problems...)
 	if err != nil && ofFlag(err) {
 		err = Usagef("%w", err)
@@ -164,13 +165,13 @@ func ofFlag(err error) bool {
 
 // DefaultPolicy parses the setting autoprune.default_policy. It returns nil if the setting
 // is empty.
-func DefaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
+func DefaultPolicy(cfg *config.Config) (*policy.Policy, error) {
 	if cfg.Autoprune.DefaultPolicy == "" {
 		return nil, nil
 	}
-	policy, err := autoprune.ParsePolicy([]byte(cfg.Autoprune.DefaultPolicy))
+	p, err := policy.Parse([]byte(cfg.Autoprune.DefaultPolicy))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", cfg.Source(autoprune.SettingName), autoprune.SettingName, err)
 	}
-	return &policy, nil
+	return &p, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
@@ -90,7 +91,7 @@ func (d *doctor) examinePolicies(ctx context.Context) error {
 
 // perhapsMeant are warnings of a default policy that may be what it is for. They are notes: in each
 // namespace that they are about, the policy rests until somebody confirms them.
-var perhapsMeant = []autoprune.WarningCode{autoprune.SelectsLatest, autoprune.SelectsReleases, autoprune.LastUseUnproved, autoprune.NotAllJudged}
+var perhapsMeant = []policy.WarningCode{policy.SelectsLatest, policy.SelectsReleases, policy.LastUseUnproved, policy.NotAllJudged}
 
 // examineDefaultPolicy judges the policy of autoprune.default_policy by the tags that there are, as a
 // policy is judged that a client saves: the change from the policy that the database has to that of

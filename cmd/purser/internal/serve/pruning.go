@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -31,13 +32,13 @@ func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*w
 // openPruning makes the worker that prunes tags. If autoprune.webhook is configured, the
 // worker queues notices about the deleted tags for it.
 func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) (*autoprune.Pruner, error) {
-	policy, err := command.DefaultPolicy(cfg)
+	byDefault, err := command.DefaultPolicy(cfg)
 	if err != nil {
 		return nil, err
 	}
-	warnOfDefault(p.log, policy)
+	warnOfDefault(p.log, byDefault)
 	o := autoprune.Options{
-		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy,
+		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: byDefault,
 		Grace: cfg.Autoprune.Grace, MostPolicies: cfg.Limits.Policies, Clock: p.clocks, Store: p.store, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
@@ -52,12 +53,12 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 
 // warnOfDefault logs what the default policy of the configuration surely wasn't meant to do. That doesn't
 // keep the server from starting: where the policy would do it, it rests until somebody confirms that.
-func warnOfDefault(log *slog.Logger, policy *autoprune.Policy) {
-	if policy == nil {
+func warnOfDefault(log *slog.Logger, of *policy.Policy) {
+	if of == nil {
 		return
 	}
-	for _, warning := range policy.Warnings() {
-		log.Warn("the default policy may do what it wasn't meant to", "setting", autoprune.SettingName, "policy", policy.String(), "warning", warning)
+	for _, warning := range of.Warnings() {
+		log.Warn("the default policy may do what it wasn't meant to", "setting", autoprune.SettingName, "policy", of.String(), "warning", warning)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestWarningOfDefaultPolicy: at its start, a server says what the default policy of its configuration
@@ -21,7 +21,7 @@ func TestWarningOfDefaultPolicy(t *testing.T) {
 		`{"method": "creation_date", "value": "90d", "tagPattern": "pr-"}`:        "no anchors",
 		`{"method": "number_of_tags", "value": 5, "groupBy": "(.+)-[0-9a-f]{7}"}`: "no anchors",
 	} {
-		policy, err := autoprune.ParsePolicy([]byte(text))
+		policy, err := policy.Parse([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/upstream"
 )
 
@@ -74,10 +74,10 @@ func (p *Plan) leave(format string, args ...any) {
 
 // policy adds a policy with these members, unless Purser doesn't take it.
 func (p *Plan) policy(repository, from string, members map[string]any) {
-	members["mode"] = autoprune.Observe
+	members["mode"] = policy.Observe
 	text, err := json.Marshal(members)
 	if err == nil {
-		_, err = autoprune.ParsePolicy(text)
+		_, err = policy.Parse(text)
 	}
 	if err != nil {
 		p.leave("%s: %v", from, err)

@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/upstream"
 )
 
@@ -251,7 +251,7 @@ func TestRetention(t *testing.T) {
 			if !same(string(p.Policies[i].Policy), want) {
 				t.Errorf("%s: %s, want %s", name, p.Policies[i].Policy, want)
 			}
-			if _, err := autoprune.ParsePolicy(p.Policies[i].Policy); err != nil {
+			if _, err := policy.Parse(p.Policies[i].Policy); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -1,4 +1,4 @@
-package autoprune
+package policy
 
 import (
 	"fmt"
@@ -33,8 +33,8 @@ const (
 	NotAllJudged    WarningCode = "not_all_judged"    // there was no time to look at all tags
 )
 
-// maxExamples is how many examples a warning has.
-const maxExamples = 5
+// MaxExamples is how many examples a warning has.
+const MaxExamples = 5
 
 // Warning says what a policy surely wasn't meant to do.
 type Warning struct {
@@ -43,7 +43,8 @@ type Warning struct {
 	Number   int64       `json:"number,omitempty" doc:"How many tags, or for reaches namespaces, it is about"`
 	Examples []string    `json:"examples,omitempty" doc:"The first of them: tags as repository:tag, or names of namespaces"`
 
-	pattern oci.TagPattern // of Unanchored, as typed returns it
+	// Pattern is that of Unanchored, as Typed returns it.
+	Pattern oci.TagPattern `json:"-"`
 }
 
 // Sentence returns the warning's text with its examples.
@@ -78,101 +79,62 @@ func Codes(list []Warning) []WarningCode {
 	return codes
 }
 
-// Everything, among the confirmed codes of a policy, says that nobody asks for confirmations of
-// it: it was saved by a client that knows none, such as one of Quay's.
-const Everything WarningCode = "*"
-
-// Unconfirmed returns those of the warnings whose codes aren't among the confirmed ones.
-func Unconfirmed(list []Warning, confirmed []WarningCode) (left []Warning) {
-	if slices.Contains(confirmed, Everything) {
-		return nil
-	}
-	for _, w := range list {
-		if !slices.Contains(confirmed, w.Code) {
-			left = append(left, w)
-		}
-	}
-	return left
-}
-
-// typed returns the warnings that the policy alone tells, whatever tags there are.
-func (p Policy) typed() (list []Warning) {
+// Typed returns the warnings that the policy alone tells, whatever tags there are. Package autoprune
+// judges it by the tags that there are.
+func (p Policy) Typed() (list []Warning) {
 	short := func(what string, age Age) {
 		if age.Duration() > 0 && age.Duration() < time.Hour {
 			list = append(list, Warning{Code: ShortAge, Text: what + age.String() + " is " + inWords(age)})
 		}
 	}
-	short("", p.age)
-	for _, k := range p.keep {
-		short("a keep rule's usedWithin "+"", k.used)
+	short("", p.OlderThan)
+	for _, k := range p.Keep {
+		short("a keep rule's usedWithin ", k.UsedWithin)
 	}
 	for _, c := range p.countings() {
-		if text := c.groupBy.Unanchored(); text != "" {
-			list = append(list, Warning{Code: Unanchored, Text: fieldGroupBy + " " + text, pattern: c.groupBy})
+		if text := c.GroupBy.Unanchored(); text != "" {
+			list = append(list, Warning{Code: Unanchored, Text: "groupBy " + text, Pattern: c.GroupBy})
 		}
 	}
-	if p.pattern.IsZero() {
+	if p.TagPattern.IsZero() {
 		return list
 	}
 	switch {
-	case p.exclude && p.pattern.EveryName():
-		return append(list, Warning{Code: NoTag, Text: quoted(p.pattern) + " is found in every name, so the policy selects no tag"})
-	case p.exclude: // what the pattern is found in besides what was meant stays
+	case p.Excludes() && p.TagPattern.EveryName():
+		return append(list, Warning{Code: NoTag, Text: Quoted(p.TagPattern) + " is found in every name, so the policy selects no tag"})
+	case p.Excludes(): // what the pattern is found in besides what was meant stays
 		return list
 	}
-	for _, text := range p.pattern.Warnings() {
+	for _, text := range p.TagPattern.Warnings() {
 		code := Unanchored
 		switch {
-		case p.pattern.EveryName() && strings.Contains(text, "every name"):
+		case p.TagPattern.EveryName() && strings.Contains(text, "every name"):
 			code = EveryTag
 		case strings.Contains(text, "dot between digits"):
 			code = LooseDot
 		}
-		list = append(list, Warning{Code: code, Text: text, pattern: p.pattern})
+		list = append(list, Warning{Code: code, Text: text, Pattern: p.TagPattern})
 	}
 	return list
+}
+
+// Warnings returns the texts of the warnings that the policy alone tells.
+func (p Policy) Warnings() []string {
+	var texts []string
+	for _, w := range p.Typed() {
+		texts = append(texts, w.Text)
+	}
+	return texts
 }
 
 // inWords writes a short age with the name of its unit, since an m is taken for months.
 func inWords(age Age) string {
 	d := age.Duration()
 	if d%time.Minute != 0 {
-		return count(int64(d/time.Second), "second")
+		return Number(int64(d/time.Second), "second")
 	}
 	if d == time.Minute {
 		return "a minute, and not a month"
 	}
 	return fmt.Sprintf("%d minutes, and not months: write %dd for those", int64(d/time.Minute), 30*int64(d/time.Minute))
-}
-
-// Consent is what a client that saves or deletes a policy says to warnings.
-type Consent struct {
-	Warnings []Warning // that there are, for the audit log
-	// Confirmed are the codes that were confirmed. Nil: the client asks nobody, and Everything is.
-	Confirmed []WarningCode
-}
-
-// codes returns the codes as a policy stores them.
-func (c Consent) codes() []WarningCode {
-	if c.Confirmed == nil {
-		return []WarningCode{Everything}
-	}
-	return c.Confirmed
-}
-
-// replaces returns the codes that a policy stores when it is saved again; nil: those that it has. They
-// stay if the policy is the same and nobody was asked.
-func (c Consent) replaces(same bool) []WarningCode {
-	if same && c.Confirmed == nil {
-		return nil
-	}
-	return c.codes()
-}
-
-// detail adds the warnings to the detail of an entry of the audit log.
-func (c Consent) detail(detail map[string]any) map[string]any {
-	if len(c.Warnings) > 0 {
-		detail["warnings"] = c.Warnings
-	}
-	return detail
 }

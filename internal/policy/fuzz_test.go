@@ -1,4 +1,4 @@
-package autoprune_test
+package policy_test
 
 import (
 	"encoding/json"
@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
-// FuzzParsePolicy looks for texts with which ParsePolicy panics, returns a policy without
+// FuzzParse looks for texts with which Parse panics, returns a policy without
 // an age or number, or returns a policy that differs after it was written as JSON and read
 // again.
-func FuzzParsePolicy(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`{"method": "creation_date", "olderThan": "2w"}`,
 		`{"method": "number_of_tags", "numTags": 100}`,
@@ -25,9 +25,9 @@ func FuzzParsePolicy(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := autoprune.ParsePolicy(data)
+		p, err := policy.Parse(data)
 		if err != nil {
-			var problem *autoprune.FieldError
+			var problem *policy.FieldError
 			if !errors.As(err, &problem) || problem.Problem == "" {
 				t.Fatalf("%q: the error %v is of no field", data, err)
 			}
@@ -35,14 +35,14 @@ func FuzzParsePolicy(f *testing.F) {
 		}
 		switch value := p.Value().(type) {
 		case int:
-			if value < 1 || value > autoprune.MaxNumTags {
+			if value < 1 || value > policy.MaxNumTags {
 				t.Fatalf("%q: the number is %d", data, value)
 			}
 		case string:
-			if size, err := autoprune.ParseSize(value); p.Method() == autoprune.MaxBytes && err == nil && size > 0 {
+			if size, err := policy.ParseSize(value); p.Method == policy.MaxBytes && err == nil && size > 0 {
 				break
 			}
-			if age, err := autoprune.ParseAge(value); err != nil || age.Duration() < time.Second {
+			if age, err := policy.ParseAge(value); err != nil || age.Duration() < time.Second {
 				t.Fatalf("%q: the age is %q (%v)", data, value, err)
 			}
 		default:
@@ -52,7 +52,7 @@ func FuzzParsePolicy(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", data, err)
 		}
-		back, err := autoprune.ParsePolicy(written)
+		back, err := policy.Parse(written)
 		if err != nil || !back.Equal(p) {
 			t.Fatalf("%q: written as %s, read as %s (%v)", data, written, back, err)
 		}

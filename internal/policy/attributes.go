@@ -1,8 +1,6 @@
-package autoprune
+package policy
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,19 +8,12 @@ import (
 	"strings"
 )
 
-// The JSON fields of the selectors by attributes of images.
-const (
-	fieldAnnotations = "annotations"
-	fieldLabels      = "labels"
-	fieldPlatforms   = "platforms"
-)
-
 // maxAttribute is the largest length of a key or a value in annotations and labels, in bytes.
 const maxAttribute = 255
 
-// unknownPlatform is the platform of an index's entries that aren't images, such as the
+// UnknownPlatform is the platform of an index's entries that aren't images, such as the
 // attestations that BuildKit pushes.
-const unknownPlatform = "unknown/unknown"
+const UnknownPlatform = "unknown/unknown"
 
 // Attributes are the properties of a tag's manifest that the selectors annotations, labels
 // and platforms look at.
@@ -40,44 +31,49 @@ type ImageAttributes struct {
 	LabelsKnown   bool
 }
 
-// readsAttributes returns whether the policy needs to know a tag's attributes.
-func (p *Policy) readsAttributes() bool { return p.where.annotations != nil || p.readsImages() }
+// ReadsAttributes returns whether the policy needs to know a tag's attributes.
+func (s *Selectors) ReadsAttributes() bool { return s.Annotations != nil || s.ReadsImages() }
 
-// readsImages returns whether the policy needs to know attributes of images: labels or platforms.
-func (p *Policy) readsImages() bool { return p.where.labels != nil || p.where.platforms != nil }
+// ReadsImages returns whether the policy needs to know attributes of images: labels or platforms.
+func (s *Selectors) ReadsImages() bool { return s.Labels != nil || s.Platforms != nil }
 
-// MatchAttributes returns whether the policy's selectors annotations, labels and platforms
+// MatchAttributes returns whether the selectors annotations, labels and platforms
 // select a tag with these attributes. `known` is false if that depends on what isn't known.
-func (p *Policy) MatchAttributes(a Attributes) (selected, known bool) {
-	if !matchMap(p.where.annotations, a.Annotations) {
+func (s *Selectors) MatchAttributes(a Attributes) (selected, known bool) {
+	if !s.MatchAnnotations(a.Annotations) {
 		return false, true
 	}
-	return p.matchImages(a.Images)
+	return s.MatchImages(a.Images)
 }
 
-// matchImages is like MatchAttributes, without the selector annotations.
-func (p *Policy) matchImages(list []ImageAttributes) (selected, known bool) {
-	if !p.readsImages() {
+// MatchAnnotations is like MatchAttributes, with the selector annotations alone.
+func (s *Selectors) MatchAnnotations(annotations map[string]string) bool {
+	return matchMap(s.Annotations, annotations)
+}
+
+// MatchImages is like MatchAttributes, without the selector annotations.
+func (s *Selectors) MatchImages(list []ImageAttributes) (selected, known bool) {
+	if !s.ReadsImages() {
 		return true, true
 	}
 	images, known := 0, true
 	for _, image := range list {
-		if image.PlatformKnown && image.Platform == unknownPlatform {
+		if image.PlatformKnown && image.Platform == UnknownPlatform {
 			continue
 		}
 		images++
 		switch {
-		case p.where.platforms == nil:
+		case s.Platforms == nil:
 		case !image.PlatformKnown:
 			known = false
-		case !slices.ContainsFunc(p.where.platforms, func(pattern string) bool { return matchPlatform(pattern, image.Platform) }):
+		case !slices.ContainsFunc(s.Platforms, func(pattern string) bool { return matchPlatform(pattern, image.Platform) }):
 			return false, true
 		}
 		switch {
-		case p.where.labels == nil:
+		case s.Labels == nil:
 		case !image.LabelsKnown:
 			known = false
-		case !matchMap(p.where.labels, image.Labels):
+		case !matchMap(s.Labels, image.Labels):
 			return false, true
 		}
 	}
@@ -141,69 +137,6 @@ func checkAttribute(key, value string) error {
 		return fmt.Errorf("the value of %.40q has more than %d bytes", key, maxAttribute)
 	}
 	return nil
-}
-
-// readAttributes reads the selectors by attributes of images.
-func readAttributes(fields map[string]json.RawMessage, s *selectors) (err error) {
-	if s.annotations, err = readMap(fieldAnnotations, fields); err != nil {
-		return err
-	}
-	if s.labels, err = readMap(fieldLabels, fields); err != nil {
-		return err
-	}
-	if s.platforms, err = readList(fieldPlatforms, fields, CheckPlatform); err != nil {
-		return err
-	}
-	for i, pattern := range s.platforms {
-		s.platforms[i] = strings.ToLower(pattern)
-	}
-	return nil
-}
-
-// readMap reads a field whose value is an object of texts. Left out or null, it is nil.
-func readMap(name string, fields map[string]json.RawMessage) (map[string]string, error) {
-	raw := fields[name]
-	if raw == nil || string(raw) == "null" {
-		return nil, nil
-	}
-	if raw[0] != '{' {
-		return nil, fieldErrorf(name, "it must be an object of strings, not %s", typeName(raw))
-	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	if _, err := decoder.Token(); err != nil { // the opening brace
-		return nil, malformed(err)
-	}
-	m := make(map[string]string)
-	for decoder.More() {
-		token, err := decoder.Token()
-		if err != nil {
-			return nil, malformed(err)
-		}
-		key, _ := token.(string)
-		var value json.RawMessage
-		if err := decoder.Decode(&value); err != nil {
-			return nil, malformed(err)
-		}
-		if _, twice := m[key]; twice {
-			return nil, fieldErrorf(name, "%.40q is given twice", key)
-		}
-		if value[0] != '"' {
-			return nil, fieldErrorf(name, "the value of %.40q must be a string, not %s", key, typeName(value))
-		}
-		if m[key], err = readText(name, value); err != nil {
-			return nil, err
-		}
-		if err := checkAttribute(key, m[key]); err != nil {
-			return nil, fieldErrorf(name, "%v", err)
-		}
-	}
-	switch {
-	case len(m) == 0:
-		return nil, fieldErrorf(name, "it is empty; leave it out to select everything")
-	case len(m) > maxSelectors:
-		return nil, fieldErrorf(name, "it has %d members and at most %d are allowed", len(m), maxSelectors)
-	}
-	return m, nil
 }
 
 // mapText writes the members of a map, such as: a=b and c=d.

@@ -1,4 +1,4 @@
-package autoprune
+package policy
 
 import "slices"
 

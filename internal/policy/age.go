@@ -1,4 +1,4 @@
-package autoprune
+package policy
 
 import (
 	"errors"
@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	day = 24 * time.Hour
+	// Day is the length of a day in ages.
+	Day = 24 * time.Hour
 	// maxAge is the longest age. It is far below the limit of time.Duration (292 years), so
 	// that no sum of an age and a time overflows.
-	maxAge     = 100 * 365 * day
+	maxAge     = 100 * 365 * Day
 	maxAgeText = "100y"
 
 	ageUnits = "s, m, h, d, w and y (seconds, minutes, hours, days, weeks, years of 365 days)"
@@ -20,11 +21,14 @@ const (
 
 // Age is a length of time as policies write it: a number and one unit, such as 2w. An age
 // from [ParseAge] is at least a second and at most 100 years; the zero value means that no
-// age is given.
+// age is given. [NoWait] is an age of its own.
 type Age struct {
 	count int64
 	unit  byte
 }
+
+// NoWait is the length of a grace period that somebody doesn't want: 0s.
+var NoWait = Age{unit: 's'}
 
 // ParseAge parses an age: digits followed by one of the units s, m, h, d, w and y (seconds,
 // minutes, hours, days, weeks and years of 365 days). It returns an error for any other
@@ -74,11 +78,11 @@ func unitLength(unit byte) time.Duration {
 	case 'h':
 		return time.Hour
 	case 'd':
-		return day
+		return Day
 	case 'w':
-		return 7 * day
+		return 7 * Day
 	case 'y':
-		return 365 * day
+		return 365 * Day
 	}
 	return 0
 }
@@ -86,11 +90,36 @@ func unitLength(unit byte) time.Duration {
 // Duration returns the age's length. 14d and 2w are equally long.
 func (a Age) Duration() time.Duration { return time.Duration(a.count) * unitLength(a.unit) }
 
+// inSeconds returns an age of the same length in seconds, which ages of the same length have in
+// common.
+func (a Age) inSeconds() Age {
+	if a == (Age{}) {
+		return a
+	}
+	return Age{count: int64(a.Duration() / time.Second), unit: 's'}
+}
+
 // String returns the age in the form that [ParseAge] reads, without leading zeros, and ""
 // for the zero value.
 func (a Age) String() string {
-	if a.count == 0 {
+	if a == (Age{}) {
 		return ""
 	}
 	return strconv.FormatInt(a.count, 10) + string(rune(a.unit))
+}
+
+// MarshalText returns the age as String does.
+func (a Age) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads an age as MarshalText writes it.
+func (a *Age) UnmarshalText(text []byte) (err error) {
+	switch string(text) {
+	case "":
+		*a = Age{}
+	case NoWait.String():
+		*a = NoWait
+	default:
+		*a, err = ParseAge(string(text))
+	}
+	return err
 }
