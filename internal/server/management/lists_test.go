@@ -29,7 +29,7 @@ var boundedLists = map[string]string{
 	"PolicyList.policies": "32 of a repository, a namespace and the registry", "PolicyIDBody.warnings": "the kinds of warnings",
 	"PolicyIDBody.found": "the kinds of warnings", "JudgedPreview.found": "the kinds of warnings", "Warning.examples": "5",
 	"TaskStatus.rests": "1000", "Rest.reporters": "32", "Rest.warnings": "the kinds of warnings",
-	"PolicyView.annotations": "32", "PolicyView.labels": "32", "PolicyView.keep": "16", "PolicyView.warnings": "the kinds of warnings",
+	"PolicyView.annotations": "32", "PolicyView.labels": "32", "Policy.annotations": "32", "Policy.labels": "32", "PolicyView.keep": "16", "PolicyView.warnings": "the kinds of warnings",
 	"RunSummary.held_by": "100 reporters", "RunSummary.notices": "the policies of a namespace, 3,200 of its repositories",
 	"RunDetails.held_by": "100 reporters", "RunDetails.notices": "the policies of a namespace, 3,200 of its repositories",
 	"RunDetails.asks": "1000", "RunDetails.per_repository": "1000", "RunDetails.would": "100", "RunRepository.policies": "64 apply to a repository",
