@@ -221,6 +221,7 @@ func failPostgres(t *testing.T) (healthy, first, second scrape) {
 		}
 	}
 	ask()
+	r.until(func(ok float64) bool { return ok == 0 }, `purser_ready_check{check="database"}`) // what it said before is told for a second
 	first = r.until(atLeast(1), lag)
 	ask()
 	return healthy, first, r.until(atLeast(first.sum(lag)+3), lag)

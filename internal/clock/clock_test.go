@@ -313,6 +313,44 @@ func TestGauges(t *testing.T) {
 	}
 }
 
+// TestLookWaitsForAConnection: a look that waits for a connection of the pool keeps no transaction
+// waiting that has one. Otherwise transactions that have all connections and ask for the time would
+// wait for the look, and the look for them.
+func TestLookWaitsForAConnection(t *testing.T) {
+	t.Parallel()
+	d, err := db.Open(t.Context(), db.Options{DSN: dbtest.DSN(t), MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	p := new(pretended)
+	g := open(t, d, p, "a")
+	g.want(t, "")
+	for range 2 {
+		tx, err := d.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(t.Context()) //nolint:errcheck // it has done nothing
+	}
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		g.run(t.Context()) //nolint:errcheck // it gets no connection
+	}()
+	for g.looks.TryLock() { // it hasn't begun
+		g.looks.Unlock()
+	}
+	if err := g.CheckTime(t.Context(), time.Now()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-looked:
+		t.Error("a transaction has waited for a look that waits for a connection")
+	default:
+	}
+}
+
 // TestStorm: the clock of a machine is set again and again, somebody confirms now and then, and the
 // guards of three processes look and are asked at the same time. After a jump nobody may delete on
 // that machine before a confirmation, whoever looked when; without a jump everybody may.

@@ -12,8 +12,8 @@ import (
 
 // Confirm is the function Confirm with the guard's database. The guard looks again afterwards.
 func (g *Guard) Confirm(ctx context.Context) (doubt string, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.looks.Lock()
+	defer g.looks.Unlock()
 	if doubt, err = Confirm(ctx, g.opt.DB.Pool); err != nil {
 		return "", err
 	}

@@ -51,9 +51,11 @@ import (
 )
 
 const (
-	// lookAge is how old the last look may be for Check; lookEvery is how often Run looks.
+	// lookAge is how old the last look may be for Check; lookEvery is how often Run looks. For
+	// CheckTime the last look may be so old that Run has failed to look.
 	lookAge   = time.Second
 	lookEvery = 10 * time.Second
+	timeAge   = 2 * lookEvery
 	// lookTimeout bounds a look.
 	lookTimeout = 5 * time.Second
 	// baseAge is how long guards compare with the same earlier look. A clock that is set in small
@@ -84,13 +86,16 @@ type Guard struct {
 	machine machine
 	gauges  *gauges
 
-	mu   sync.Mutex // guards what follows; held during a look
-	base sample     // an earlier look, with which later ones are compared; zero: none
-	last sample     // the last look
-	why  error      // what the last look found; nil: nothing
+	// looks is held during a look, which waits for a connection; mu never is. So a transaction that
+	// has a connection and asks for the time doesn't wait for a look that waits for one.
+	looks sync.Mutex
+	mu    sync.Mutex // guards what follows
+	base  sample     // an earlier look, with which later ones are compared; zero: none
+	last  sample     // the last look
+	why   error      // what the last look found; nil: nothing
 	// offset is how far the database's clock was ahead of this process's clock at the last look.
 	offset time.Duration
-	told   string // what the log has said last
+	told   string // what the log has said last; guarded by looks
 	// statistics is what was last found about the clock of the statistics' database.
 	statistics string
 }
@@ -121,8 +126,8 @@ func (g *Guard) Run(ctx context.Context) error { return g.loop.Run(ctx) }
 
 func (g *Guard) run(ctx context.Context) (more bool, err error) {
 	g.lookAtStatistics(ctx)
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.looks.Lock()
+	defer g.looks.Unlock()
 	if err := g.look(ctx, true); err != nil {
 		g.gauges.unknown()
 		return false, err
@@ -134,29 +139,45 @@ func (g *Guard) run(ctx context.Context) (more bool, err error) {
 // Check returns nil if what is old may be deleted now. It returns a [*Disagreement] if the clocks
 // disagree or are in doubt, and another error if the clocks can't be read.
 func (g *Guard) Check(ctx context.Context) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.check(ctx)
+	_, err := g.Offset(ctx)
+	return err
 }
 
-// check is Check. The caller has locked g.mu.
-func (g *Guard) check(ctx context.Context) error {
-	if g.base == (sample{}) || g.machine.up()-g.last.up > lookAge {
-		if err := g.look(ctx, false); err != nil {
-			return err
-		}
+// looked returns whether the last look is no older than `age`.
+func (g *Guard) looked(age time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.base != (sample{}) && g.machine.up()-g.last.up <= age
+}
+
+// refresh looks unless the last look is no older than `age`. A caller that has a connection waits for
+// another one.
+func (g *Guard) refresh(ctx context.Context, age time.Duration) error {
+	if g.looked(age) {
+		return nil
 	}
-	return g.why
+	g.looks.Lock()
+	defer g.looks.Unlock()
+	if g.looked(age) {
+		return nil
+	}
+	return g.look(ctx, false)
 }
 
 // CheckTime is Check for a time that the database has just given: it is compared with the time that
-// the last look predicts. Both happen under one lock: another look in between might find that the
-// clock was set, and would predict by the clock as it was set.
+// the last look predicts. What the look found and what it predicts are read under one lock: another
+// look in between might find that the clock was set, and would predict by the clock as it was set.
+//
+// The caller may be in a transaction. CheckTime looks only if nobody has for timeAge, in particular if
+// Run doesn't run, and then needs a second connection.
 func (g *Guard) CheckTime(ctx context.Context, now time.Time) error {
+	if err := g.refresh(ctx, timeAge); err != nil {
+		return err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.check(ctx); err != nil {
-		return err
+	if g.why != nil {
+		return g.why
 	}
 	expected := g.last.database.Add(g.machine.up() - g.last.up)
 	if d := now.Sub(expected); d.Abs() > g.opt.Tolerance {
@@ -183,13 +204,13 @@ func CheckTx(ctx context.Context, tx pgx.Tx, check func(ctx context.Context, now
 // Offset returns how far the database's clock is ahead of this process's clock, and what Check
 // returns.
 func (g *Guard) Offset(ctx context.Context) (time.Duration, error) {
+	err := g.refresh(ctx, lookAge)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := g.check(ctx)
-	return g.offset, err
+	return g.offset, cmp.Or(err, g.why)
 }
 
-// tell logs what has changed.
+// tell logs what has changed. The caller has locked g.looks.
 func (g *Guard) tell(ctx context.Context) {
 	text := ""
 	if g.why != nil {

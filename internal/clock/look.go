@@ -20,7 +20,8 @@ type row struct {
 }
 
 // look reads the clocks and sets g.why. With `write`, or if it finds a doubt, it also writes the
-// row, so that others know when somebody looked. The caller has locked g.mu.
+// row, so that others know when somebody looked. The caller has locked g.looks, and
+// so base, last, why and offset don't change meanwhile.
 func (g *Guard) look(ctx context.Context, write bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -42,6 +43,8 @@ func (g *Guard) look(ctx context.Context, write bool) error {
 			r.doubt = &doubt
 		}
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if first || doubt != "" || present.up-g.base.up > baseAge {
 		g.base = present
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/memory"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 func Command(src *command.Source) *cobra.Command {
@@ -165,6 +166,10 @@ func (s starting) run(ctx context.Context, cfg *config.Config, announce func(*so
 	certificates, err := s.socks.openCertificates(cfg, p)
 	if err != nil {
 		return err
+	}
+	// Workers that begin at once find that the clocks were looked at, so none looks in a transaction.
+	if err := p.clocks.Check(ctx); err != nil && !errors.Is(err, worker.ErrRest) {
+		s.log.WarnContext(ctx, "the clocks can't be looked at yet", "error", err)
 	}
 	background := append(slices.Concat(data.workers, workers, certificates), s.host.watch)
 
