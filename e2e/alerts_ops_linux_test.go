@@ -221,7 +221,7 @@ func failPostgres(t *testing.T) (healthy, first, second scrape) {
 		}
 	}
 	ask()
-	r.until(func(ok float64) bool { return ok == 0 }, `purser_ready_check{check="database"}`) // what it said before is told for a second
+	r.until(func(ok float64) bool { return ok == 0 }, `purser_ready_check{check="database"`) // what it said before is told for a second
 	first = r.until(atLeast(1), lag)
 	ask()
 	return healthy, first, r.until(atLeast(first.sum(lag)+3), lag)
@@ -292,7 +292,8 @@ func failLooseKeys(t *testing.T) (healthy, first, second scrape) {
 	r.remote("repo", "delete", "acme/app", "--yes")
 	first = r.until(atLeast(1), failed)
 	first = r.until(atLeast(first.sum(oldest)), oldest)
-	return healthy, first, r.until(atLeast(first.sum(failed)+1), failed) // the pauses between attempts become long
+	r.until(atLeast(first.sum(failed)+1), failed) // the pauses between attempts become long
+	return healthy, first, r.until(atLeast(first.sum(oldest)+1), oldest)
 }
 
 func failCollection(t *testing.T) (healthy, first, second scrape) {
