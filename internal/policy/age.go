@@ -21,7 +21,7 @@ const (
 
 // Age is a length of time as policies write it: a number and one unit, such as 2w. An age
 // from [ParseAge] is at least a second and at most 100 years; the zero value means that no
-// age is given. [NoWait] is an age of its own.
+// age is given. [NoWait] has no length either, but is given.
 type Age struct {
 	count int64
 	unit  byte

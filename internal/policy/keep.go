@@ -154,7 +154,7 @@ func readKeeps(raw json.RawMessage) ([]KeepRule, error) {
 // keepFields are the members of a keep rule, and keepKinds the four of which it has exactly one. The
 // member newest may also accompany versions.
 var (
-	keepFields = object{of: "a keep rule", fields: []string{"newest", "groupBy", "countImages", "perPlatform", "usedWithin", "tagPattern", "versions"}}
+	keepFields = object{of: "a keep rule", fields: namesOf(keepMembers)}
 	keepKinds  = []string{"newest", "usedWithin", "tagPattern", "versions"}
 )
 
@@ -177,7 +177,7 @@ func readKeep(raw json.RawMessage) (k KeepRule, err error) {
 			return k, fieldErrorf(name, "it goes only with newest")
 		}
 	}
-	if err := readMembers(&k, fields, keepKinds...); err != nil {
+	if err := readMembers(&k, keepMembers, fields, keepKinds...); err != nil {
 		return k, err
 	}
 	if err := checkGroupBy(k.GroupBy); err != nil {

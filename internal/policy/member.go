@@ -40,13 +40,29 @@ type Member struct {
 // Members returns the members of a policy in the order in which its JSON has them.
 func Members() []Member { return slices.Clone(allMembers) }
 
-var allMembers = membersOf(reflect.TypeFor[Policy]())
+var (
+	allMembers    = membersOf(reflect.TypeFor[Policy]())
+	keepMembers   = membersOf(reflect.TypeFor[KeepRule]())
+	windowMembers = membersOf(reflect.TypeFor[Window]())
+)
 
+// membersOf returns the members of a struct's JSON, with those of the structs that it embeds.
 func membersOf(t reflect.Type) (list []Member) {
-	for _, f := range fieldsOf(t) {
-		list = append(list, Member{Name: nameOf(f), Kind: kindOf(f.Type), f: f})
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); !f.Anonymous && name != "" {
+			list = append(list, Member{Name: name, Kind: kindOf(f.Type), f: f})
+		}
 	}
 	return list
+}
+
+// namesOf returns the names of members.
+func namesOf(members []Member) []string {
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.Name
+	}
+	return names
 }
 
 func kindOf(t reflect.Type) Kind {

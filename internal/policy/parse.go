@@ -68,13 +68,13 @@ func Parse(data []byte, readOnly ...string) (Policy, error) {
 }
 
 // policyFields are the names of a policy's members.
-var policyFields = object{of: "a policy", fields: append(namesOf[Policy](), "value")}
+var policyFields = object{of: "a policy", fields: append(namesOf(allMembers), "value")}
 
 func read(fields map[string]json.RawMessage) (p Policy, err error) {
 	if fields["method"] == nil {
 		return p, fieldErrorf("method", "it is missing; it is one of %s", enumerated(MemberOf("method").Choices()))
 	}
-	if err := readMembers(&p, map[string]json.RawMessage{"method": fields["method"]}, "method"); err != nil {
+	if err := readMembers(&p, allMembers, map[string]json.RawMessage{"method": fields["method"]}, "method"); err != nil {
 		return p, err
 	}
 	own := p.Method.Takes()
@@ -87,7 +87,7 @@ func read(fields map[string]json.RawMessage) (p Policy, err error) {
 			return p, err
 		}
 	}
-	err = readMembers(&p, fields, "method", own)
+	err = readMembers(&p, allMembers, fields, "method", own)
 	if wrong, ok := errors.AsType[*FieldError](err); ok && wrong.Field == own {
 		wrong.Field = name
 	}
@@ -159,7 +159,7 @@ func CertainlyCounts(stored []byte) bool {
 	}
 	var p Policy
 	for _, name := range []string{"method", "removeOrphans"} {
-		if err := readMembers(&p, map[string]json.RawMessage{name: fields[name]}, "method"); err != nil {
+		if err := readMembers(&p, allMembers, map[string]json.RawMessage{name: fields[name]}, "method"); err != nil {
 			return false
 		}
 	}

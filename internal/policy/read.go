@@ -13,46 +13,26 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A member of a policy is read by its field's type and tags: json has its name, enum the texts that it
-// may be, maximum its largest number, check how the elements of a list are checked, and none a text
-// that says that there is no such age.
+// A member of a policy is read by its field's type and tags. The tag json has the member's name, enum the
+// texts that it may be, maximum its largest number, check the name of the function in `checks` for the
+// elements of a list, and none the text that an age may be besides lengths of time, see [NoWait].
 
-// checks are the values of the tag check.
+// checks are the functions that the tag check names.
 var checks = map[string]func(string) error{
 	"path": oci.CheckPathPattern, "mediaType": CheckMediaType, "platform": CheckPlatform, "reporter": hold.CheckReporter, "day": checkDay,
 }
 
-// fieldsOf returns the fields of a struct that are members of its JSON, with those of the structs that
-// it embeds.
-func fieldsOf(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Anonymous || nameOf(f) == "" })
-}
-
-// nameOf returns the member's name in JSON; "" if the field has none.
-func nameOf(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name
-}
-
-// namesOf returns the names of the members of a struct's JSON.
-func namesOf[T any]() (names []string) {
-	for _, f := range fieldsOf(reflect.TypeFor[T]()) {
-		names = append(names, nameOf(f))
-	}
-	return names
-}
-
-// readMembers reads the members of the struct at p. Left out, a member has no effect; nor has null,
-// unless it is in notNull.
-func readMembers[T any](p *T, fields map[string]json.RawMessage, notNull ...string) error {
+// readMembers reads those of the members into the struct at p that are in `fields`. Null has no effect,
+// unless the member is in notNull.
+func readMembers(p any, members []Member, fields map[string]json.RawMessage, notNull ...string) error {
 	v := reflect.ValueOf(p).Elem()
-	for _, f := range fieldsOf(v.Type()) {
-		name := nameOf(f)
-		raw := fields[name]
-		if raw == nil || string(raw) == "null" && !slices.Contains(notNull, name) {
+	for i := range members {
+		m := &members[i]
+		raw := fields[m.Name]
+		if raw == nil || string(raw) == "null" && !slices.Contains(notNull, m.Name) {
 			continue
 		}
-		if err := readMember(v.FieldByIndex(f.Index).Addr().Interface(), name, f.Tag, raw); err != nil {
+		if err := readMember(v.FieldByIndex(m.f.Index).Addr().Interface(), m.Name, m.f.Tag, raw); err != nil {
 			return err
 		}
 	}

@@ -109,7 +109,7 @@ func readWindows(raw json.RawMessage) ([]Window, error) {
 	return windows, nil
 }
 
-var windowFields = object{of: "a window", fields: []string{"days", "from", "to", "zone"}}
+var windowFields = object{of: "a window", fields: namesOf(windowMembers)}
 
 func readWindow(raw json.RawMessage) (w Window, err error) {
 	fields, err := readFields(raw, windowFields)
@@ -130,7 +130,7 @@ func readWindow(raw json.RawMessage) (w Window, err error) {
 	case from == nil && fields["days"] == nil:
 		return w, fieldErrorf("", "it says nothing; a window has days, or from and to")
 	}
-	if err := readMembers(&w, fields); err != nil {
+	if err := readMembers(&w, windowMembers, fields); err != nil {
 		return w, err
 	}
 	if from != nil {

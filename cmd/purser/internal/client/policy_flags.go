@@ -40,7 +40,7 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	return f
 }
 
-// given says whether any policy flag was given, except for --policy.
+// given says whether a flag but --policy was given.
 func (f *policyFlags) given() bool {
 	return f.preset != "" || f.untagged != "" || f.not || f.perBranch || len(f.windows) > 0 || len(f.own.given()) > 0 || f.keep.given()
 }

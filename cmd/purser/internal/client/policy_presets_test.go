@@ -67,3 +67,23 @@ func TestPresets(t *testing.T) {
 		}
 	}
 }
+
+// TestTriedPolicy: a preview and a forecast try out the policy of each flag that describes one, and
+// without flags the policies that apply.
+func TestTriedPolicy(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{
+		nil, {"--policy", `{"method": "untagged", "olderThan": "1d"}`}, {"--preset", "releases"}, {"--untagged", "1d"}, {"--num-tags", "3"},
+		{"--num-tags", "3", "--per-branch"}, {"--older-than", "1d", "--keep-newest", "1"},
+	} {
+		tried, err := policyFlagsOf(t, flags...).tried()
+		if err != nil || (tried != nil) != (flags != nil) {
+			t.Errorf("%v try out %v (%v)", flags, tried, err)
+		}
+	}
+	for _, flag := range [][]string{{"--per-branch"}, {"--not-matching"}, {"--keep-newest", "1"}, {"--window", "mon"}, {"--never-below", "1"}} {
+		if tried, err := policyFlagsOf(t, flag...).tried(); err == nil {
+			t.Errorf("%v alone try out %v", flag, tried)
+		}
+	}
+}

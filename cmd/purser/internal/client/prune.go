@@ -72,7 +72,7 @@ func prunePreviewCommand(src *command.Source) *cobra.Command {
 
 // tried returns the policy that the flags try out, nil if none was given.
 func (f *policyFlags) tried() (*api.PolicyText, error) {
-	if !f.given() {
+	if f.json == "" && !f.given() {
 		return nil, nil
 	}
 	body, err := f.body()
