@@ -46,7 +46,7 @@ func TestParseKeep(t *testing.T) {
 		{`[{"tagPattern": "a", "versions": "releases"}]`, "keep[0].versions", "tagPattern is given, too"},
 		{`[{"newest": 1, "newest": 2}]`, "keep[0].newest", "given twice"},
 		{`[{"newest": 1}, {"Newest": 1}]`, "keep[1].Newest", "must be written newest"},
-		{`[{"oldest": 1}]`, "keep[0].oldest", "a keep rule has newest, groupBy"},
+		{`[{"oldest": 1}]`, "keep[0].oldest", "a keep rule has newest, countImages, perPlatform, groupBy, "},
 		{`[{"newest": 0}]`, "keep[0].newest", "at least 1"},
 		{`[{"newest": null}]`, "keep[0].newest", "must be a number"},
 		{`[{"newest": 1000000001}]`, "keep[0].newest", "too large"},
