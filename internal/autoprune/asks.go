@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // EventAsks is the notice that a policy would delete more than its cap.
@@ -24,11 +25,11 @@ const approvalLasts = 7 * 24 * time.Hour
 // RunAsk is a policy that deletes nothing in a run, because it would delete more than its cap
 // allows.
 type RunAsk struct {
-	Policy  string `json:"policy,omitempty" doc:"uuid of the policy. Absent for a policy that isn't saved"`
-	Scope   Scope  `json:"scope"`
-	Version int64  `json:"version" doc:"Version of the policy, which each saving of the policy raises: an approval is of one version"`
-	Would   int64  `json:"tags_would_delete" doc:"Tags that it would delete"`
-	Most    int64  `json:"may_delete" doc:"Tags that its cap allows"`
+	Policy  string       `json:"policy,omitempty" doc:"uuid of the policy. Absent for a policy that isn't saved"`
+	Scope   policy.Scope `json:"scope"`
+	Version int64        `json:"version" doc:"Version of the policy, which each saving of the policy raises: an approval is of one version"`
+	Would   int64        `json:"tags_would_delete" doc:"Tags that it would delete"`
+	Most    int64        `json:"may_delete" doc:"Tags that its cap allows"`
 }
 
 // AsksNotice is the content of EventAsks.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
-	"unique"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -60,12 +58,12 @@ func newAttributeJudge(saved []Saved) *attributeJudge {
 	j := &attributeJudge{saved: saved}
 	for i := range saved {
 		if p := &saved[i].Policy; p.ReadsAttributes() {
-			j.reading = j.reading.with(i)
+			j.reading = j.reading.With(i)
 			j.annotations = j.annotations || p.Annotations != nil
 			j.images = j.images || p.ReadsImages()
 		}
 		if saved[i].Policy.ReadsPlatforms() {
-			j.platforms, j.images = j.platforms.with(i), true
+			j.platforms, j.images = j.platforms.With(i), true
 		}
 	}
 	if j.reading == 0 && j.platforms == 0 {
@@ -80,7 +78,7 @@ func (j *attributeJudge) asks(t *Tag) bool {
 		return false
 	}
 	for i := range (j.reading | j.platforms).All() {
-		if t.namedBy(&j.saved[i].Policy, i) {
+		if t.NamedBy(&j.saved[i].Policy, i) {
 			return true
 		}
 	}
@@ -99,7 +97,7 @@ type matches struct {
 func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) {
 	for i := range j.reading.All() {
 		if j.saved[i].Policy.MatchAnnotations(annotations) {
-			s = s.with(i)
+			s = s.With(i)
 		}
 	}
 	return s
@@ -108,18 +106,18 @@ func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) 
 // judge judges a manifest with these images, whose annotations select `annotated`.
 func (j *attributeJudge) judge(annotated PolicySet, images []policy.ImageAttributes) (m matches) {
 	if j.platforms != 0 {
-		m.platforms = platformsOf(images)
+		m.platforms = PlatformsOf(images)
 	}
 	for i := range j.reading.All() {
 		if !annotated.Has(i) {
-			m.unmatched = m.unmatched.with(i)
+			m.unmatched = m.unmatched.With(i)
 			continue
 		}
 		switch selected, known := j.saved[i].Policy.MatchImages(images); {
 		case selected:
-			m.matched = m.matched.with(i)
+			m.matched = m.matched.With(i)
 		case known:
-			m.unmatched = m.unmatched.with(i)
+			m.unmatched = m.unmatched.With(i)
 		}
 	}
 	return m
@@ -304,22 +302,4 @@ func (x indexAttributes) attributes(stored map[string]storedConfiguration) []pol
 		}
 	}
 	return images
-}
-
-// platformSeparator separates the platforms in Tag.Platforms.
-const platformSeparator = "\x00"
-
-// platformsOf returns the platforms of images in the form of Tag.Platforms.
-func platformsOf(images []policy.ImageAttributes) string {
-	var platforms []string
-	for _, image := range images {
-		switch {
-		case !image.PlatformKnown || image.Platform == "" || strings.Contains(image.Platform, platformSeparator):
-			return ""
-		case image.Platform != policy.UnknownPlatform:
-			platforms = append(platforms, image.Platform)
-		}
-	}
-	slices.Sort(platforms)
-	return unique.Make(strings.Join(slices.Compact(platforms), platformSeparator)).Value()
 }

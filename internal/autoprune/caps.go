@@ -224,7 +224,7 @@ func countCapped(ctx context.Context, r *tagReader, rules Rules) ([]capCount, er
 	r.verdicts = []*Verdict{verdict}
 	counts := make([]capCount, len(rules.Policies))
 	for i := range counts {
-		counts[i].Undecided = verdict.rules[i].rests != ""
+		counts[i].Undecided = verdict.Rests(i) != ""
 	}
 	for t, err := range r.tags(ctx) {
 		if err != nil {
@@ -238,7 +238,7 @@ func countCapped(ctx context.Context, r *tagReader, rules Rules) ([]capCount, er
 			case selected:
 				counts[i].Considered++
 				counts[i].Selected++
-			case !t.tag.attached() && t.tag.consideredBy(p, i):
+			case !t.tag.attached() && t.tag.ConsideredBy(p, i):
 				counts[i].Considered++
 			}
 		}

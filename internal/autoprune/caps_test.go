@@ -117,7 +117,7 @@ func TestCap(t *testing.T) {
 	n.run()
 	n.run()
 	ask := n.asks(6)
-	if n.old() != 6 || ask.Policy != id || ask.Scope != autoprune.NamespaceScope || ask.Version != 1 || ask.Most != 5 || ask.Approved != nil {
+	if n.old() != 6 || ask.Policy != id || ask.Scope != policy.NamespaceScope || ask.Version != 1 || ask.Most != 5 || ask.Approved != nil {
 		t.Fatalf("%d old tags are left, and %+v asks", n.old(), ask)
 	}
 	n.told(1)
@@ -342,7 +342,7 @@ func TestCapOfDefaults(t *testing.T) {
 	n.policy(autoprune.Target{}, capOf5)
 	n.ensure()
 	n.run()
-	if ask := n.asks(6); n.old() != 6 || ask.Scope != autoprune.DefaultScope {
+	if ask := n.asks(6); n.old() != 6 || ask.Scope != policy.DefaultScope {
 		t.Errorf("%d old tags are left and %+v asks", n.old(), ask)
 	}
 	n.must(n.pruner.UseDefaults(t.Context(), "app", false))

@@ -38,7 +38,8 @@ func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]Content, 
 	var blobs []byte
 	_, err = pgx.ForEachRow(rows, []any{&place, &size, (*pgtype.DriverBytes)(&blobs)}, func() error {
 		list[place].Size = size
-		return list[place].cut(string(blobs))
+		list[place].Blobs, list[place].Sizes, err = cutBlobs(string(blobs))
+		return err
 	})
 	if err != nil {
 		return nil, s.failed(err)
@@ -46,23 +47,23 @@ func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]Content, 
 	return list, nil
 }
 
-// cut sets the blobs to those in `all`: one after the other, each a digest in the form of
+// cutBlobs divides digests with sizes that stand one after the other, each a digest in the form of
 // oci.Digest.Bytes and then the size in eight bytes, -1 if it isn't known.
-func (c *Content) cut(all string) error {
+func cutBlobs(all string) (blobs []string, sizes []int64, err error) {
 	n := len(all) / 41
-	c.Blobs, c.sizes = make([]string, 0, n), make([]int64, 0, n)
+	blobs, sizes = make([]string, 0, n), make([]int64, 0, n)
 	for len(all) > 0 {
 		end := 1 + oci.Algorithm(all[0]).Size()
 		if end == 1 || len(all) < end+8 {
-			return errors.New("a blob has a digest of an unknown algorithm")
+			return nil, nil, errors.New("a blob has a digest of an unknown algorithm")
 		}
 		size := int64(0)
 		for _, b := range []byte(all[end : end+8]) {
 			size = size<<8 | int64(b)
 		}
-		c.Blobs, c.sizes, all = append(c.Blobs, all[:end]), append(c.sizes, size), all[end+8:]
+		blobs, sizes, all = append(blobs, all[:end]), append(sizes, size), all[end+8:]
 	}
-	return nil
+	return blobs, sizes, nil
 }
 
 // BlobSizes returns the sizes of blobs in bytes, by digest.

@@ -96,14 +96,14 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	}
 	switch d.Code {
 	case TooOld:
-		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.OlderThan)
+		return fmt.Sprintf("pushed at %s, more than %s ago", Stamp(t.Created), r.policy.OlderThan)
 	case BeyondNewest:
 		return fmt.Sprintf("not among the newest %d%s%s", r.policy.NumTags, r.newest.which(&t), v.ofWhich(r))
 	case NotPulled:
-		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.OlderThan)
+		return fmt.Sprintf("last used at %s, more than %s ago", Stamp(t.Used()), r.policy.OlderThan)
 	case NeverPulled:
 		return fmt.Sprintf("pushed at %s, more than %s ago, and no use recorded since %s",
-			stamp(t.Created), r.policy.OlderThan, stamp(v.pulls.Since))
+			Stamp(t.Created), r.policy.OlderThan, Stamp(v.pulls.Since))
 	case BeyondBytes, WithinBytes:
 		return v.bytesReason(&t, r, d.Code)
 	case ImageGoes:
@@ -121,7 +121,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case Exempt:
 		return "restored by an undo, and the policy hasn't been saved since"
 	case Young:
-		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.OlderThan)
+		return fmt.Sprintf("pushed at %s, no more than %s ago", Stamp(t.Created), r.policy.OlderThan)
 	case AmongNewest:
 		return fmt.Sprintf("among the newest %d%s%s", r.policy.NumTags, r.newest.which(&t), v.ofWhich(r))
 	case NoGroup:
@@ -131,7 +131,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case TooManyGroups:
 		return fmt.Sprintf("there are more than %d groups to count in", maxGroups)
 	case RecentlyPulled:
-		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.OlderThan)
+		return fmt.Sprintf("last used at %s, no more than %s ago", Stamp(t.Used()), r.policy.OlderThan)
 	case NoStatistics:
 		return r.rests
 	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptPlatform, KeptUnknown:
@@ -157,7 +157,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		return "belongs to an image that this run doesn't delete"
 	case ImageAwaited:
 		return fmt.Sprintf("belongs to an image that isn't in the repository, but was pushed at %s, no more than %.0f hours ago",
-			stamp(t.Created), orphanAge.Hours())
+			Stamp(t.Created), orphanAge.Hours())
 	case Observed: // a preview knows the reason
 	}
 	return string(d.Code)
@@ -165,7 +165,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 
 const platformText = "not all of its images have a platform that is known, so it isn't counted for any"
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // ofWhich returns which tags a number_of_tags or max_bytes policy counts, "" for all.
 func (v *Verdict) ofWhich(r *rule) (text string) {

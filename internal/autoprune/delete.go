@@ -164,7 +164,7 @@ func (v *repositoryRun) inTx(ctx context.Context, look lastLook, choose func(q d
 		if err != nil {
 			return err
 		}
-		if v.rules.waitBegun(at) {
+		if v.rules.WaitBegun(at) {
 			return errOutdated
 		}
 		holds, err := q.LockRepository(ctx, v.target)

@@ -13,10 +13,10 @@ import (
 
 const doubtText = "it isn't known whether its labels and platforms select the tag: the configuration of an image hasn't been read"
 
-func (r *rule) considers(t *Tag) bool { return t.consideredBy(&r.policy, r.place) }
+func (r *rule) considers(t *Tag) bool { return t.ConsideredBy(&r.policy, r.place) }
 
 // inDoubt returns whether the policy is in doubt about the tag.
-func (r *rule) inDoubt(t *Tag) bool { return t.inDoubtBy(&r.policy, r.place) }
+func (r *rule) inDoubt(t *Tag) bool { return t.InDoubtBy(&r.policy, r.place) }
 
 // countDoubts counts a tag, which isn't attached, for the notices of the policies that are in
 // doubt about it.

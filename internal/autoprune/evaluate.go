@@ -25,24 +25,33 @@ const orphanAge = 24 * time.Hour
 // tags attached to the same image are deleted. So that these attached tags stay too, the
 // caller must delete attached tags last, and only those whose image has no tag any more.
 type Verdict struct {
-	rules         []rule
-	order         []int    // indexes of rules that aren't inactive: policies that count tags come last
-	floors        [2]floor // of policies that don't and that do remove orphans
-	protection    []Protection
-	pulls         PullRecord
-	gone          map[int64]PolicySet
-	weighed       []weighedTag // that max_bytes policies count, while tags are surveyed
-	hasCandidates bool         // some tag may be deleted
-	groups        int          // number of groups of all policies by number and keep rules
-	overflow      bool         // there are more than maxGroups
+	rules      []rule
+	order      []int    // indexes of rules that aren't inactive: policies that count tags come last
+	floors     [2]floor // of policies that don't and that do remove orphans
+	protection []Protection
+	pulls      PullRecord
+	gone       map[int64]PolicySet
+	weighed    []weighedTag // that max_bytes policies count, while tags are surveyed
+	candidates bool         // some tag may be deleted
+	groups     int          // number of groups of all policies by number and keep rules
+	overflow   bool         // there are more than maxGroups
 	// readsManifests says that a policy reads Tag.MediaType, ArtifactType or Size.
 	readsManifests bool
 }
 
+// HasCandidates returns whether a tag that isn't attached to an image may be deleted.
+func (v *Verdict) HasCandidates() bool { return v.candidates }
+
+// ImagesGo returns whether an image loses its last tag, so that what is attached to it is deleted.
+func (v *Verdict) ImagesGo() bool { return len(v.gone) > 0 }
+
+// Rests returns why policy i selects no tag, whatever the tag; "" if it may select tags.
+func (v *Verdict) Rests(i int) string { return v.rules[i].rests }
+
 // rule is a policy prepared for a repository.
 type rule struct {
 	policy policy.Policy
-	bound  *freeBound // restricts a policy that frees bytes; nil: no restriction
+	bound  *FreeBound // restricts a policy that frees bytes; nil: no restriction
 	id     string
 	place  int // index in Rules.Policies
 	// doubts is about how many tags the policy is in doubt.
@@ -129,7 +138,7 @@ func newVerdict(rules Rules) *Verdict {
 	unreadable, mayKeep := -1, -1
 	for i, applied := range rules.Policies {
 		r := rule{
-			policy: applied.Policy, bound: applied.bound, id: applied.ID, place: i,
+			policy: applied.Policy, bound: applied.Bound, id: applied.ID, place: i,
 			cutoff:   rules.Now.Add(-applied.Policy.OlderThan.Duration()),
 			orphans:  rules.Now.Add(-orphanAge),
 			inactive: applied.Excepted || applied.Policy.Mode == policy.Off || applied.Policy.Mode == policy.Observe && !rules.Would || applied.Policy.Method == policy.UntaggedManifests,
@@ -151,7 +160,7 @@ func newVerdict(rules Rules) *Verdict {
 		switch {
 		case applied.Problem != "":
 			r.unreadable, r.mayCount = true, applied.Counts
-			r.rests, r.restCode = unreadableText+applied.Problem, PolicyUnreadable
+			r.rests, r.restCode = Unreadable+applied.Problem, PolicyUnreadable
 			if !r.mayCount {
 				unreadable = i
 			}
@@ -161,7 +170,7 @@ func newVerdict(rules Rules) *Verdict {
 		case r.policy.Method == policy.LastPulled:
 			r.rests, r.restCode = rules.Pulls.problem(r.policy.OlderThan, r.cutoff), NoStatistics
 		case r.policy.Method == policy.MaxBytes:
-			r.rests, r.restCode = rules.Pulls.missing(), NoStatistics
+			r.rests, r.restCode = rules.Pulls.Missing(), NoStatistics
 		}
 		v.rules = append(v.rules, r)
 		if r.policy.Mode != policy.Off {
@@ -225,7 +234,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 			continue
 		}
 		r.newest.settle()
-		v.hasCandidates = v.hasCandidates || r.waits == "" && r.newest.surplus
+		v.candidates = v.candidates || r.waits == "" && r.newest.surplus
 	}
 	return attached, nil
 }
@@ -242,7 +251,7 @@ func (v *Verdict) count(t *Tag) {
 		if r.inactive {
 			continue
 		}
-		v.hasCandidates = v.hasCandidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
+		v.candidates = v.candidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
 		if r.policy.Method != policy.NumberOfTags || !r.considers(t) || r.policy.RemoveOrphans && t.orphan() {
 			continue
 		}
@@ -342,7 +351,7 @@ func (v *Verdict) Decide(t Tag) Decision {
 			if !d.Delete {
 				d.Delete, d.Code, d.Policy = true, code, i
 			}
-			d.Policies = d.Policies.with(i)
+			d.Policies = d.Policies.With(i)
 		case d.Policy < 0 && code != NotMatched:
 			d.Code, d.Policy = code, i
 		}
@@ -414,7 +423,7 @@ func (r *rule) judgeConsidered(t *Tag) (code Code, selected bool) {
 	case r.policy.Method == policy.CreationDate:
 		return TooOld, true
 	}
-	switch used := t.used(); {
+	switch used := t.Used(); {
 	case r.bound.beyond(t):
 		return RecentlyPulled, false
 	case used.IsZero():

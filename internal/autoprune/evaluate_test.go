@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // now is when the tests judge.
@@ -78,7 +79,7 @@ func rules(t rapid.TB, policies ...string) autoprune.Rules {
 		if keep != "" {
 			text = strings.TrimSuffix(text, "}") + `, "keep": ` + keep + "}"
 		}
-		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: autoprune.NamespaceScope, Policy: parsed(t, text)})
+		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: policy.NamespaceScope, Policy: parsed(t, text)})
 	}
 	return r
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/policy"
 )
 
 type (
@@ -60,7 +59,7 @@ func (p *Pruner) ReadTags(ctx context.Context, t catalog.Repository) (page []Tag
 func PolicySetOf(places ...int) PolicySet {
 	var s PolicySet
 	for _, i := range places {
-		s = s.with(i)
+		s = s.With(i)
 	}
 	return s
 }
@@ -75,12 +74,6 @@ func Tags(tags []Tag) iter.Seq2[Tag, error] {
 		}
 	}
 }
-
-// PlatformsOf returns the platforms of images in the form of Tag.Platforms.
-func PlatformsOf(images []policy.ImageAttributes) string { return platformsOf(images) }
-
-// WaitBegun returns whether a policy waits by now that didn't when tags were judged.
-func WaitBegun(r Rules, now time.Time) bool { return r.waitBegun(now) }
 
 // Told makes the forecast call fn for each tag that it deletes.
 func (o ForecastOptions) Told(fn func(day int, repository, tag string)) ForecastOptions {
@@ -133,7 +126,7 @@ func (p *Pruner) Unused(ctx context.Context, t catalog.Repository, manifests []i
 
 // EnoughWithoutTime searches for the tags that free some bytes when there is no time left.
 func EnoughWithoutTime(ctx context.Context) (tags int, freed int64, err error) {
-	f := &freePlanner{until: time.Now().Add(-time.Second), order: make([]freePlace, 3)}
+	f := &freePlanner{until: time.Now().Add(-time.Second), order: make([]FreePlace, 3)}
 	return f.enough(ctx, 10)
 }
 

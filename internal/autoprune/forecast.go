@@ -85,7 +85,7 @@ type ForecastSetting struct {
 // Error: NAME_UNKNOWN if the target doesn't exist, and UNSUPPORTED with status 400 for settings
 // that don't fit the policy.
 func (p *Pruner) Forecast(ctx context.Context, t Target, o ForecastOptions) (*Forecast, error) {
-	if t.Scope() == DefaultScope {
+	if t.Scope() == policy.DefaultScope {
 		return nil, invalid("a forecast is of a namespace or of a repository: name one")
 	}
 	o.Days = min(cmp.Or(max(0, o.Days), defaultForecastDays), MaxForecastDays)
@@ -219,7 +219,7 @@ func (f *forecasting) begin(ctx context.Context) error {
 // all goes through the repositories of the target.
 func (f *forecasting) all(ctx context.Context, t Target, found owner) error {
 	var err error
-	if t.Scope() == RepositoryScope {
+	if t.Scope() == policy.RepositoryScope {
 		err = f.take(f.look(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository}))
 	} else {
 		err = lookInOrder(ctx, f.p, found.namespace, f.look, f.take)
@@ -293,7 +293,7 @@ func (f *forecasting) rules(t catalog.Repository) (Rules, []Saved) {
 	if f.o.Policy != nil {
 		rules.Policies, saved = nil, nil
 		if f.o.Policy.AppliesIn(t.Path) {
-			rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *f.o.Policy}}
+			rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: *f.o.Policy}}
 			saved = []Saved{{Policy: *f.o.Policy}}
 		}
 	}
@@ -335,7 +335,7 @@ func (f *forecasting) add(h *history) {
 		if a.Problem == "" {
 			told.Policy = &a.Policy
 		}
-		if a.Scope == RepositoryScope {
+		if a.Scope == policy.RepositoryScope {
 			told.Repository = h.target.Path
 		}
 		f.out.Policies = append(f.out.Policies, told)
@@ -357,7 +357,7 @@ func (f *forecasting) finish() {
 	if len(f.out.Days) < f.o.Days {
 		began := "is empty"
 		if !f.begun.IsZero() {
-			began = "begins at " + stamp(f.begun)
+			began = "begins at " + Stamp(f.begun)
 		}
 		f.note("the audit log %s, so the forecast has %d of %d days", began, len(f.out.Days), f.o.Days)
 	}

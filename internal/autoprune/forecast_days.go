@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // forecast judges the days of one repository, and the settings.
@@ -100,7 +101,7 @@ func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *
 			}
 		},
 		Parents: func(manifests []int64) ([]Reference, error) { return h.parentsOf(ctx, manifests) },
-		stock:   h.stock,
+		Stock:   h.stock,
 	}, h.f.alive)
 	if h.s.holds {
 		repository.Held = func(manifests []int64) ([]int64, error) {
@@ -111,7 +112,7 @@ func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *
 		}
 	}
 	verdict, err := Evaluate(rules, repository)
-	if err != nil || !verdict.hasCandidates && len(verdict.gone) == 0 {
+	if err != nil || !verdict.HasCandidates() && !verdict.ImagesGo() {
 		return verdict, err
 	}
 	var going []*pastTag
@@ -232,7 +233,7 @@ func (h *history) sweep(ctx context.Context) error {
 		rules := h.rules
 		rules.Now = h.f.out.Now
 		if len(rules.Policies) > 0 {
-			rules.Policies = []Applied{{Scope: NamespaceScope, Policy: settings[i].policy}}
+			rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: settings[i].policy}}
 		}
 		_, err := h.judge(ctx, rules, (*pastTag).last, func(t *pastTag) {
 			h.stay[i]--

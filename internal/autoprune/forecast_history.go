@@ -38,7 +38,7 @@ type history struct {
 	parents    map[int64][]Reference // of manifests that were asked for
 	held       map[int64]bool        // manifests that were asked for
 	heldNames  map[string]bool
-	stock      *stock        // what manifests store, as far as a day has asked for it
+	stock      *Stock        // what manifests store, as far as a day has asked for it
 	lives      map[int64]int // number of tags of gone manifests that names of tags refer to, on the day that is judged
 
 	days    []ForecastDay
@@ -114,7 +114,7 @@ func (h *history) read(ctx context.Context) error {
 	h.places, h.images = make(map[int64]int32), make(map[oci.DigestPrefix]int64)
 	h.imageSince = make(map[int64]time.Time)
 	h.parents, h.held, h.heldNames, h.lives = make(map[int64][]Reference), make(map[int64]bool), make(map[string]bool), make(map[int64]int)
-	h.stock = newStock(h.s.withContents(ctx, Repository{}, h.f.alive))
+	h.stock = NewStock(h.s.withContents(ctx, Repository{}, h.f.alive))
 	h.levels, h.uses = make(map[int64]storedLevel), make([]Tag, 1)
 	rows, err := h.readCurrent(ctx)
 	if err != nil {

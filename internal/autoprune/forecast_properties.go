@@ -101,7 +101,6 @@ func (h *history) namedImages(ctx context.Context) error {
 // matchNames matches the names of tags with the patterns of policies and of protection rules, since a
 // name is the same on all days. The policies of the settings have the pattern of the policy.
 func (h *history) matchNames(ctx context.Context) error {
-	protection := Verdict{protection: h.rules.Protection}
 	for i := range h.tags {
 		if i%1024 == 0 {
 			if err := h.f.alive(ctx); err != nil {
@@ -111,10 +110,10 @@ func (h *history) matchNames(ctx context.Context) error {
 		t := &h.tags[i]
 		for place := range h.rules.Policies {
 			if h.rules.Policies[place].Policy.Considers(t.name) {
-				t.names = t.names.with(place)
+				t.names = t.names.With(place)
 			}
 		}
-		t.immutable = t.immutable || protection.protectionOf(t.name) != nil
+		t.immutable = t.immutable || h.rules.Protects(t.name)
 	}
 	h.rules.Protection = nil
 	return nil
@@ -141,7 +140,7 @@ func (h *history) readProperties(ctx context.Context) error {
 	for i := range h.saved {
 		p := &h.saved[i].Policy
 		if sizes = sizes || p.ReadsManifests(); p.ReadsManifests() || p.ReadsAttributes() || p.ReadsPlatforms() || p.Method == policy.MaxBytes {
-			h.selecting = h.selecting.with(i)
+			h.selecting = h.selecting.With(i)
 		}
 	}
 	if h.selecting == 0 {
@@ -206,7 +205,7 @@ func (h *history) readUses(ctx context.Context) error {
 		}
 		for i, t := range tags {
 			states[i].use = int32(len(h.uses))
-			h.uses = append(h.uses, Tag{Pulled: t.used()})
+			h.uses = append(h.uses, Tag{Pulled: t.Used()})
 		}
 		states, tags = states[:0], tags[:0]
 		return nil
@@ -238,7 +237,7 @@ func (h *history) asksUse(t *pastTag, s *pastState) bool {
 	for i := range h.saved {
 		own := &h.saved[i].Policy
 		longest := slices.ContainsFunc(h.f.settings, func(f forecastSetting) bool { return f.policy.ReadsUse(s.pushed, h.f.out.Now) })
-		if (longest || own.ReadsUse(s.pushed, h.f.out.Now)) && (one.consideredBy(own, i) || one.inDoubtBy(own, i)) {
+		if (longest || own.ReadsUse(s.pushed, h.f.out.Now)) && (one.ConsideredBy(own, i) || one.InDoubtBy(own, i)) {
 			return true
 		}
 	}
@@ -248,7 +247,7 @@ func (h *history) asksUse(t *pastTag, s *pastState) bool {
 // tag returns a tag in a state as policies see it at a time.
 func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
 	m := &h.manifests[s.place]
-	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable, names: p.names, named: true}
+	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable, Names: p.names, NamesKnown: true}
 	if p.named {
 		prefix, _ := AttachedTo(p.name)
 		image, known := h.images[prefix]

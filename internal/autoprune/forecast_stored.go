@@ -1,6 +1,11 @@
 package autoprune
 
-import "github.com/purser-registry/purser/internal/catalog"
+import (
+	"maps"
+	"slices"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
 
 // maxForecastBlobs bounds the memory of storedBlobs. Tests change it.
 var maxForecastBlobs = 1_000_000
@@ -57,31 +62,27 @@ func (s *storedBlobs) sizes(each func(level storedLevel, size int64)) {
 func (h *history) weighStored() error {
 	read := 0
 	for id := range h.levels {
-		if place, known := h.stock.places[id]; known && h.stock.manifests[place].read {
+		if h.stock.Has(id) {
 			read++
 		}
 	}
 	if 2*read < len(h.levels) {
 		return nil
 	}
-	places := make([]int32, 0, len(h.levels))
-	for id := range h.levels {
-		places = append(places, h.stock.place(id))
-	}
-	if err := h.stock.newScales(nil).look(places); err != nil {
+	if err := h.stock.Look(slices.Collect(maps.Keys(h.levels))); err != nil {
 		return err
 	}
-	needed, levels := make([]bool, len(h.stock.blobs)), make([]storedBlob, len(h.stock.blobs))
+	needed, levels := make([]bool, h.stock.Blobs()), make([]storedBlob, h.stock.Blobs())
 	for id, level := range h.levels {
-		for _, number := range h.stock.manifests[h.stock.place(id)].blobs {
+		for _, number := range h.stock.BlobsOf(id) {
 			needed[number] = true
 			levels[number].raise(level)
 		}
 	}
 	h.blobs = make(map[string]storedBlob)
-	for digest, number := range h.stock.numbers {
+	for digest, number := range h.stock.All() {
 		if b := levels[number]; needed[number] {
-			b.size = h.stock.blobs[number].size
+			b.size = h.stock.Size(number)
 			h.blobs[digest] = b
 		}
 	}

@@ -1,7 +1,6 @@
 package autoprune
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -30,53 +29,11 @@ import (
 // the bound. A run deletes up to the bound what nothing keeps then: a tag that was protected, held or
 // in an exception when the plan was made may go, if that has ended since.
 
-// freePlace is a tag's place in the order in which tags are freed. Tags without a use since the pull
-// statistics began come first, in the order of their pushes, since their last use isn't known. The
-// others follow in the order of their last uses.
-type freePlace struct {
-	Known      bool      `json:"known"`
-	At         time.Time `json:"at"` // of the last use, or of the push if that isn't known
-	Repository int64     `json:"repository"`
-	Name       string    `json:"name"`
-}
-
-func (a freePlace) compare(b freePlace) int {
-	if a.Known != b.Known {
-		if b.Known {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.Name, b.Name))
-}
-
-// placeOf returns a tag's place, if statistics began at `since`.
-func placeOf(repository int64, t *Tag, since time.Time) freePlace {
-	p := freePlace{Repository: repository, Name: t.Name, At: t.lastUse(), Known: true}
-	if p.At.Before(since) {
-		p.Known, p.At = false, t.Created
-	}
-	p.At = p.At.Truncate(time.Microsecond) // as the database stores a plan's bound
-	return p
-}
-
-// freeBound restricts a last_pulled policy in one repository to the tags up to a place.
-type freeBound struct {
-	freePlace
-	since      time.Time // when statistics began, for the plan
-	repository int64
-}
-
-// beyond returns whether the bound keeps the tag.
-func (b *freeBound) beyond(t *Tag) bool {
-	return b != nil && placeOf(b.repository, t, b.since).compare(b.freePlace) > 0
-}
-
 // freeRequest is a stored request to free.
 type freeRequest struct {
 	id    string
 	age   policy.Age
-	bound freePlace
+	bound FreePlace
 	since time.Time
 }
 
@@ -88,8 +45,8 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 	}
 	frees := policy.Policy{Method: policy.LastPulled, OlderThan: l.free.age}
 	frees.RequireReporter = requiredReporters(r.Policies)
-	bound := &freeBound{l.free.bound, l.free.since, t.ID}
-	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: NamespaceScope, Policy: frees, bound: bound, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&frees)})
+	bound := &FreeBound{Place: l.free.bound, Since: l.free.since, Repository: t.ID}
+	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: policy.NamespaceScope, Policy: frees, Bound: bound, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&frees)})
 	// Somebody has seen in the plan what it deletes.
 	return r, append(saved, Saved{ID: l.free.id, Policy: frees, bound: bound, Confirmed: []policy.WarningCode{Everything}})
 }
@@ -129,7 +86,7 @@ func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool
 		FROM (SELECT) one LEFT JOIN mine ON true`, t.namespace, t.run, t.resumed, freeLasts).
 		Scan(&id, &age, &known, &at, &repository, &name, &since, &waits)
 	if err == nil && id != nil {
-		f := freeRequest{id: *id, since: *since, bound: freePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
+		f := freeRequest{id: *id, since: *since, bound: FreePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
 		if f.age, err = policy.ParseAge(*age); err == nil && l.pulls.Since.Truncate(time.Microsecond).After(f.since) {
 			_, err = p.db.Pool.Exec(ctx, "DELETE FROM autoprunefree WHERE namespace_id = $1 AND run = $2", t.namespace, t.run)
 		} else {
@@ -146,7 +103,7 @@ func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool
 type FreeRequest struct {
 	Bytes      int64     `json:"bytes"`
 	UnusedFor  string    `json:"unused_for"`
-	Bound      freePlace `json:"bound"`
+	Bound      FreePlace `json:"bound"`
 	Since      time.Time `json:"since"`
 	Namespaces []string  `json:"namespaces"`
 }

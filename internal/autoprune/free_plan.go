@@ -57,7 +57,7 @@ type FreeRepository struct {
 // freeable is a repository with what a plan needs to know of its tags.
 type freeable struct {
 	target catalog.Repository
-	places []freePlace // of the tags that may go
+	places []FreePlace // of the tags that may go
 	tags   []freeTag   // all tags
 }
 
@@ -76,7 +76,7 @@ type freePlanner struct {
 	age     policy.Age
 	until   time.Time
 	list    []*freeable
-	order   []freePlace // of all tags that may go
+	order   []FreePlace // of all tags that may go
 	tags    int
 	since   time.Time
 	notices map[string]bool
@@ -212,7 +212,7 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 		return nil
 	}
 	place := len(rules.Policies)
-	rules.Policies, saved = append(rules.Policies, Applied{ID: freeName, Scope: NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
+	rules.Policies, saved = append(rules.Policies, Applied{ID: freeName, Scope: policy.NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
 	return readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
 		if err := f.p.mayJudge(ctx, s.Now); err != nil {
 			return err
@@ -249,7 +249,7 @@ func (f *freePlanner) collect(ctx context.Context, r *tagReader, verdict *Verdic
 		case d.Delete && (t.tag.attached() || t.tag.orphan()):
 			tag.image, tag.place = t.tag.Image, -1
 		case d.Delete:
-			one.places = append(one.places, placeOf(one.target.ID, &t.tag, rules.Pulls.Since))
+			one.places = append(one.places, FreePlaceOf(one.target.ID, &t.tag, rules.Pulls.Since))
 			tag.place = len(one.places) - 1
 		}
 		one.tags = append(one.tags, tag)
@@ -266,13 +266,13 @@ func (f *freePlanner) sort() {
 	for _, one := range f.list {
 		f.order = append(f.order, one.places...)
 	}
-	slices.SortFunc(f.order, freePlace.compare)
+	slices.SortFunc(f.order, FreePlace.Compare)
 	for _, one := range f.list {
 		last := make(map[int64]int)
 		for i := range one.tags {
 			t := &one.tags[i]
 			if t.place >= 0 && t.place != staysAlways {
-				t.place, _ = slices.BinarySearchFunc(f.order, one.places[t.place], freePlace.compare)
+				t.place, _ = slices.BinarySearchFunc(f.order, one.places[t.place], FreePlace.Compare)
 			}
 			if t.place >= 0 {
 				last[t.manifest] = max(last[t.manifest], t.place)

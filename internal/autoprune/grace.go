@@ -83,16 +83,16 @@ func (u *timeSlice) announce(ctx context.Context, tx pgx.Tx) (told bool, err err
 
 // notice describes a policy of the namespace for notices.
 func (l *policies) notice(s Saved) NoticePolicy {
-	n := NoticePolicy{ID: s.ID, Scope: DefaultScope, Policy: s.Policy}
+	n := NoticePolicy{ID: s.ID, Scope: policy.DefaultScope, Policy: s.Policy}
 	for _, own := range l.namespace {
 		if own.ID == s.ID {
-			n.Scope = NamespaceScope
+			n.Scope = policy.NamespaceScope
 		}
 	}
 	for repository, list := range l.repositories {
 		for _, own := range list {
 			if own.ID == s.ID {
-				n.Scope, n.Repository = RepositoryScope, repository
+				n.Scope, n.Repository = policy.RepositoryScope, repository
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // noticed is a registry that records the announcements of policies.
@@ -81,7 +82,7 @@ func TestGrace(t *testing.T) {
 		t.Errorf("the grace period ends in %s", in)
 	}
 	if first.Would != 3 || !slices.Equal(first.Tags, []string{"app/web0:old", "app/web1:old", "app/web2:old"}) || first.Version != 1 ||
-		first.Policy.ID != id || first.Policy.Scope != autoprune.NamespaceScope || first.Namespace != "app" {
+		first.Policy.ID != id || first.Policy.Scope != policy.NamespaceScope || first.Namespace != "app" {
 		t.Errorf("the announcement is %+v", first)
 	}
 	var detail struct {

@@ -156,7 +156,7 @@ func (j *judging) settle(ctx context.Context, l *policies) error {
 // all judges the change in all repositories in which it has an effect.
 func (j *judging) all(ctx context.Context, o owner) error {
 	switch j.target.Scope() {
-	case RepositoryScope:
+	case policy.RepositoryScope:
 		l, err := j.p.load(ctx, j.p.db.Pool, o.namespace)
 		if err != nil {
 			return err
@@ -168,9 +168,9 @@ func (j *judging) all(ctx context.Context, o owner) error {
 			return err
 		}
 		return j.repository(ctx, l, j.changed(l), catalog.Repository{NamespaceID: o.namespace, ID: o.repository, Path: j.target.Repository})
-	case NamespaceScope:
+	case policy.NamespaceScope:
 		return j.namespace(ctx, o.namespace)
-	case DefaultScope:
+	case policy.DefaultScope:
 	}
 	list, err := j.reach(ctx)
 	if err != nil {
@@ -283,7 +283,7 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, targe
 	own.Mode = ""
 	rules, _ := l.of(target)
 	rules.Now, rules.Would = s.Now, true
-	rules.Policies = []Applied{{Scope: NamespaceScope, Policy: own}}
+	rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: own}}
 	r := j.reader(s, target, []Saved{{Policy: own}})
 	verdict, err := Evaluate(rules, r.repository(ctx))
 	if err != nil {
@@ -293,7 +293,7 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, targe
 	if !own.Method.Counts() {
 		eventual := own
 		eventual.Method = policy.CreationDate // nobody uses the tags either
-		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: eventual}}
+		rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: eventual}}
 		rules.Now = s.Now.Add(own.OlderThan.Duration() + time.Second)
 		if later, err = Evaluate(rules, r.repository(ctx)); err != nil {
 			return err
@@ -314,14 +314,14 @@ func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
 	if now.Decide(*t).Delete {
 		j.selected++
 	}
-	if t.attached() || !t.consideredBy(j.policy, 0) {
+	if t.attached() || !t.ConsideredBy(j.policy, 0) {
 		return
 	}
 	j.considered++
 	name := path + ":" + t.Name
 	for i := range j.keeps {
 		if !j.keeps[i] {
-			_, j.keeps[i] = now.rules[0].keepers[i].keeps(t, j.policy.RemoveOrphans && t.orphan())
+			j.keeps[i] = now.KeptBy(0, i, t)
 		}
 	}
 	if !j.glob.IsZero() && j.glob.Match(t.Name) == j.policy.Excludes() {
@@ -338,7 +338,7 @@ func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
 	if t.Name == "latest" {
 		j.latest.add(name)
 	}
-	if v, ok := parseVersion(t.Name); ok && !v.prerelease {
+	if IsRelease(t.Name) {
 		j.releases.add(name)
 	}
 }

@@ -18,7 +18,7 @@ func (j *judging) warnings() (list []policy.Warning) {
 			list = append(list, policy.Warning{Code: code, Text: fmt.Sprintf(format, args...), Number: e.n, Examples: e.first})
 		}
 	}
-	if j.target.Scope() == DefaultScope && j.change.Policy != nil && !j.change.Setting {
+	if j.target.Scope() == policy.DefaultScope && j.change.Policy != nil && !j.change.Setting {
 		most := ""
 		if j.reached.n == maxReached {
 			most = "at least "
@@ -100,7 +100,7 @@ func (j *judging) within(pattern oci.TagPattern) examples {
 
 // ofRepositories returns the warnings about patterns of repositories.
 func (j *judging) ofRepositories() (list []policy.Warning) {
-	if j.partial || j.target.Scope() == DefaultScope && j.reached.n == 0 {
+	if j.partial || j.target.Scope() == policy.DefaultScope && j.reached.n == 0 {
 		return nil
 	}
 	for i, pattern := range j.policy.Repositories {
@@ -110,7 +110,7 @@ func (j *judging) ofRepositories() (list []policy.Warning) {
 		text := fmt.Sprintf("%s matches no repository", pattern)
 		if !slices.Contains(j.matches, true) {
 			text += ", so the policy deletes nothing"
-			if j.target.Scope() == NamespaceScope && j.old == nil {
+			if j.target.Scope() == policy.NamespaceScope && j.old == nil {
 				text += ", and the registry's default policies don't apply in the namespace any more"
 			}
 		}

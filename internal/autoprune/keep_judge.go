@@ -132,7 +132,7 @@ func (k *keeper) keeps(t *Tag, orphan bool) (Code, bool) {
 		return KeptPattern, k.TagPattern.Match(t.Name)
 	case policy.KeepUsed:
 		switch {
-		case !t.Created.Before(k.cutoff), k.unknown == "" && !t.used().Before(k.cutoff):
+		case !t.Created.Before(k.cutoff), k.unknown == "" && !t.Used().Before(k.cutoff):
 			return KeptUsed, true
 		}
 		return KeptUnknown, k.unknown != ""
@@ -203,10 +203,10 @@ func (v *Verdict) keptReason(t *Tag) string {
 		return fmt.Sprintf("kept, because it isn't known whether it was used within %s: %s", k.UsedWithin, k.unknown)
 	case code == KeptPlatform:
 		return "kept: " + platformText
-	case code == KeptUsed && t.used().After(t.Created):
-		return fmt.Sprintf("kept: last used at %s, within %s", stamp(t.used()), k.UsedWithin)
+	case code == KeptUsed && t.Used().After(t.Created):
+		return fmt.Sprintf("kept: last used at %s, within %s", Stamp(t.Used()), k.UsedWithin)
 	case code == KeptUsed:
-		return fmt.Sprintf("kept: pushed at %s, within %s", stamp(t.Created), k.UsedWithin)
+		return fmt.Sprintf("kept: pushed at %s, within %s", Stamp(t.Created), k.UsedWithin)
 	case k.overflow:
 		return "kept, because there are too many groups to compare the tags in each"
 	}
@@ -227,4 +227,11 @@ func (v *Verdict) keptNotices(i int) (texts []string) {
 		}
 	}
 	return texts
+}
+
+// KeptBy returns whether keep rule `place` of policy i keeps the tag.
+func (v *Verdict) KeptBy(i, place int, t *Tag) bool {
+	r := &v.rules[i]
+	_, kept := r.keepers[place].keeps(t, r.policy.RemoveOrphans && t.orphan())
+	return kept
 }

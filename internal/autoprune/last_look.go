@@ -34,7 +34,7 @@ func (v *repositoryRun) asks(g *candidate) bool {
 	}
 	for place := range v.saved {
 		p := &v.saved[place].Policy
-		if (p.Method == policy.LastPulled || p.Method == policy.MaxBytes) && g.decision.Policies.Has(place) || p.KeepsUsed() && g.tag.consideredBy(p, place) {
+		if (p.Method == policy.LastPulled || p.Method == policy.MaxBytes) && g.decision.Policies.Has(place) || p.KeepsUsed() && g.tag.ConsideredBy(p, place) {
 			return true
 		}
 	}
@@ -73,7 +73,7 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 		if !known {
 			t.UseUnknown = true
 		}
-		t.countUnknown(v.rules.Now)
+		t.CountUnknown(v.rules.Now)
 	}
 	return look, look.deleted(part), nil
 }
@@ -97,7 +97,7 @@ func (v *repositoryRun) settle(ctx context.Context) (known bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("asking how far the pull statistics are: %w", err)
 	}
-	if before := v.rules.Pulls; now.Since.After(before.Since) || now.missing() != "" && before.missing() == "" {
+	if before := v.rules.Pulls; now.Since.After(before.Since) || now.Missing() != "" && before.Missing() == "" {
 		return false, errOutdated
 	}
 	return true, nil
@@ -134,7 +134,7 @@ func (l lastLook) drop(ctx context.Context, list []candidate) ([]candidate, erro
 		return nil, err
 	}
 	for _, t := range tags {
-		t.countUnknown(l.v.rules.Now)
+		t.CountUnknown(l.v.rules.Now)
 	}
 	return l.deleted(list), nil
 }

@@ -39,7 +39,7 @@ func (v *Verdict) weigh(t *Tag) {
 	for i := range v.rules {
 		r := &v.rules[i]
 		if r.policy.Method == policy.MaxBytes && !r.inactive && r.rests == "" && !t.Exempt.Has(i) && r.considers(t) && !(r.policy.RemoveOrphans && t.orphan()) {
-			counted = counted.with(i)
+			counted = counted.With(i)
 		}
 	}
 	if counted == 0 || v.takenFirst(t) {
@@ -51,11 +51,11 @@ func (v *Verdict) weigh(t *Tag) {
 		}
 		return
 	}
-	v.weighed = append(v.weighed, weighedTag{rank{t.lastUse(), t.Name}, t.Manifest, counted})
+	v.weighed = append(v.weighed, weighedTag{rank{t.LastUse(), t.Name}, t.Manifest, counted})
 }
 
 // unplaced returns whether it isn't known when the tag was last used.
-func (v *Verdict) unplaced(t *Tag) bool { return t.UseUnknown || t.lastUse().Before(v.pulls.Since) }
+func (v *Verdict) unplaced(t *Tag) bool { return t.UseUnknown || t.LastUse().Before(v.pulls.Since) }
 
 // settleBytes finds for each max_bytes policy the most recently used tag that doesn't fit into
 // its bytes.
@@ -67,8 +67,8 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 		return errors.New("autoprune: max_bytes policies need to know what manifests store")
 	}
 	order := orderOf(v.weighed)
-	if repository.stock == nil {
-		repository.stock = newStock(repository)
+	if repository.Stock == nil {
+		repository.Stock = NewStock(repository)
 	}
 	of := make(map[int64][]int64)
 	for _, c := range attached {
@@ -80,10 +80,10 @@ func (v *Verdict) settleBytes(repository Repository, attached []attachedTag) err
 			continue
 		}
 		var err error
-		if r.beyond, r.full, err = repository.stock.newScales(of).exceeds(v.weighed, order, i, int64(r.policy.MaxBytes)); err != nil {
+		if r.beyond, r.full, err = repository.Stock.newScales(of).exceeds(v.weighed, order, i, int64(r.policy.MaxBytes)); err != nil {
 			return err
 		}
-		v.hasCandidates = v.hasCandidates || r.full && r.waits == ""
+		v.candidates = v.candidates || r.full && r.waits == ""
 	}
 	v.weighed = nil
 	return nil
@@ -113,7 +113,7 @@ func orderOf(tags []weighedTag) []weighedPlace {
 
 // judgeBytes says whether a max_bytes policy selects a tag that it considers.
 func (r *rule) judgeBytes(t *Tag) (code Code, selected bool) {
-	if r.full && !t.UseUnknown && (rank{t.lastUse(), t.Name}).compare(r.beyond) <= 0 {
+	if r.full && !t.UseUnknown && (rank{t.LastUse(), t.Name}).compare(r.beyond) <= 0 {
 		return BeyondBytes, true
 	}
 	return WithinBytes, false
@@ -121,9 +121,9 @@ func (r *rule) judgeBytes(t *Tag) (code Code, selected bool) {
 
 func (v *Verdict) bytesReason(t *Tag, r *rule, code Code) string {
 	limit := r.policy.MaxBytes
-	last := fmt.Sprintf("last used at %s", stamp(t.lastUse()))
+	last := fmt.Sprintf("last used at %s", Stamp(t.LastUse()))
 	if v.unplaced(t) {
-		last = fmt.Sprintf("no use recorded since %s", stamp(v.pulls.Since))
+		last = fmt.Sprintf("no use recorded since %s", Stamp(v.pulls.Since))
 	}
 	switch {
 	case code == BeyondBytes:
@@ -144,5 +144,5 @@ func (v *Verdict) unplacedNotice(i int) string {
 		return ""
 	}
 	return fmt.Sprintf("it doesn't count %d tags, because they were neither pushed nor used since pull statistics began at %s, or it can't be found out now when they were used",
-		r.unplaced, stamp(v.pulls.Since))
+		r.unplaced, Stamp(v.pulls.Since))
 }

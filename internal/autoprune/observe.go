@@ -51,7 +51,7 @@ func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules Rules, 
 		return err
 	}
 	v.observed, v.tallies = observed{}, nil
-	if !would.hasCandidates {
+	if !would.HasCandidates() {
 		return nil
 	}
 	r.verdicts = []*Verdict{would, verdict}

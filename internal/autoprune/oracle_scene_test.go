@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 const (
@@ -219,7 +220,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 			applied.Unreported = "it rests"
 		}
 		scope := strings.Replace(p.scope, "setting", "default", 1)
-		applied.Scope = autoprune.Scope(scope)
+		applied.Scope = policy.Scope(scope)
 		scopes[scope] = append(scopes[scope], applied)
 	}
 	all := autoprune.Combine(scopes["default"], scopes["namespace"], scopes["repository"], s.refuseDefaults)

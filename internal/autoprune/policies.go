@@ -18,11 +18,15 @@ import (
 	"github.com/purser-registry/purser/internal/policy"
 )
 
+// policiesOfNamespace is how many times as many policies the repositories of a namespace may have together
+// as one of them.
+const policiesOfNamespace = 100
+
 // Saved is a policy as it is stored.
 type Saved struct {
 	ID      string
 	Policy  policy.Policy
-	bound   *freeBound // as in Applied
+	bound   *FreeBound // as in Applied
 	Version int64      // counts how often it was saved
 	rule    int64      // the version since which it selects what it selects
 	Created time.Time
@@ -59,10 +63,10 @@ type policyTable struct {
 	created, updated, deletedKind audit.Kind
 }
 
-var policyTables = map[Scope]policyTable{
-	DefaultScope:    {"defaultautoprunepolicy", "", "$1::bigint = 0", "setting", audit.ChangeDefault, audit.ChangeDefault, audit.ChangeDefault},
-	NamespaceScope:  {"namespaceautoprunepolicy", "namespace_id", "namespace_id = $1", "false", audit.CreateNamespacePolicy, audit.UpdateNamespacePolicy, audit.DeleteNamespacePolicy},
-	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", "repository_id = $1", "false", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
+var policyTables = map[policy.Scope]policyTable{
+	policy.DefaultScope:    {"defaultautoprunepolicy", "", "$1::bigint = 0", "setting", audit.ChangeDefault, audit.ChangeDefault, audit.ChangeDefault},
+	policy.NamespaceScope:  {"namespaceautoprunepolicy", "namespace_id", "namespace_id = $1", "false", audit.CreateNamespacePolicy, audit.UpdateNamespacePolicy, audit.DeleteNamespacePolicy},
+	policy.RepositoryScope: {"repositoryautoprunepolicy", "repository_id", "repository_id = $1", "false", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
 }
 
 // list returns a SELECT of the owner's policies, oldest first, with the columns that
@@ -90,12 +94,12 @@ func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error
 	}
 	var err error
 	switch t.Scope() {
-	case NamespaceScope:
+	case policy.NamespaceScope:
 		err = q.QueryRow(ctx, "SELECT id FROM live_namespaces WHERE name = $1 "+clause, t.Namespace).Scan(&o.namespace)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return o, namespaceUnknown(t.Namespace)
 		}
-	case RepositoryScope:
+	case policy.RepositoryScope:
 		o.name = t.Repository
 		err = q.QueryRow(ctx, `SELECT n.id, r.id FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
 			WHERE r.path = $1 AND r.deleted_at IS NULL `+clause, t.Repository).Scan(&o.namespace, &o.repository)
@@ -103,7 +107,7 @@ func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error
 			return o, oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", t.Repository).
 				WithDetail(map[string]string{"name": t.Repository})
 		}
-	case DefaultScope:
+	case policy.DefaultScope:
 	}
 	if err != nil {
 		return o, fmt.Errorf("looking for %s: %w", t, err)
@@ -121,7 +125,7 @@ func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 	return listPolicies(ctx, p.db.Pool, t.Scope(), o)
 }
 
-func listPolicies(ctx context.Context, q db.Querier, scope Scope, o owner) ([]Saved, error) {
+func listPolicies(ctx context.Context, q db.Querier, scope policy.Scope, o owner) ([]Saved, error) {
 	rows, err := q.Query(ctx, policyTables[scope].list(), o.id())
 	if err != nil {
 		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
@@ -241,9 +245,9 @@ func (p *Pruner) CreateConfirmed(ctx context.Context, t Target, wanted policy.Po
 			return err
 		}
 		switch t.Scope() {
-		case DefaultScope:
+		case policy.DefaultScope:
 			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from, confirmed) VALUES ($1, $2, now() + $3::interval, $4)", id, text, p.grace(wanted), c.codes())
-		case NamespaceScope:
+		case policy.NamespaceScope:
 			if err := p.uncoverByFirst(ctx, tx, o); err != nil {
 				return err
 			}
@@ -281,14 +285,14 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, wanted
 			return "", invalid("%s has this policy already, as %s", t, s.ID).WithDetail(map[string]string{"policy": s.ID})
 		}
 	}
-	if t.Scope() == RepositoryScope && wanted.Repositories != nil {
+	if t.Scope() == policy.RepositoryScope && wanted.Repositories != nil {
 		return "", invalid("repositories: a policy of a repository applies only there; leave it out").
 			WithDetail(map[string]string{"field": "repositories"})
 	}
 	if most := p.opt.MostPolicies; except == "" && len(list) >= most {
 		return "", invalid("%s", oci.LimitText(t.String(), most, "policies", "limits.policies", "delete one, or put their patterns together"))
 	}
-	if t.Scope() == RepositoryScope && except == "" {
+	if t.Scope() == policy.RepositoryScope && except == "" {
 		var all int
 		most := policiesOfNamespace * p.opt.MostPolicies
 		err := tx.QueryRow(ctx, "SELECT count(*) FROM (SELECT FROM repositoryautoprunepolicy WHERE namespace_id = $1 LIMIT $2) counted", o.namespace, most).Scan(&all)

@@ -67,9 +67,9 @@ type PreviewTag struct {
 
 // PreviewPolicy is a policy that was applied.
 type PreviewPolicy struct {
-	ID         string `json:"uuid,omitempty" doc:"Absent for a policy that isn't saved"`
-	Scope      Scope  `json:"scope"`
-	Repository string `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
+	ID         string       `json:"uuid,omitempty" doc:"Absent for a policy that isn't saved"`
+	Scope      policy.Scope `json:"scope"`
+	Repository string       `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
 	// Policy is nil when it can't be read: Notice says why.
 	Policy   *policy.Policy `json:"policy,omitempty" doc:"Absent when this version can't read the policy: see notice"`
 	Notice   string         `json:"notice,omitempty" doc:"Why the policy could select nothing, or why its keep rules keep more tags"`
@@ -92,7 +92,7 @@ var errTimeOver = errors.New("the preview ran out of time")
 // preview looks at two repositories at once. Preview returns the error NAME_UNKNOWN if the
 // target doesn't exist.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
-	if t.Scope() == DefaultScope {
+	if t.Scope() == policy.DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")
 	}
 	o.Limit = cmp.Or(o.Limit, defaultPreview)
@@ -112,7 +112,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err != nil {
 		return nil, err
 	}
-	if t.Scope() == RepositoryScope && o.Policy != nil {
+	if t.Scope() == policy.RepositoryScope && o.Policy != nil {
 		clear(l.exceptions) // the policy is tried out as one of the repository's own
 	}
 	if l.readUses() || o.Policy != nil && o.Policy.ReadsUses() {
@@ -214,7 +214,7 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 		return err
 	}
 	var err error
-	if t.Scope() == RepositoryScope {
+	if t.Scope() == policy.RepositoryScope {
 		err = take(look(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository}))
 	} else {
 		err = lookInOrder(ctx, v.p, found.namespace, look, take)
@@ -266,7 +266,7 @@ func (v *previewing) tellPolicies(t catalog.Repository, applied []Applied) {
 		if a.Problem == "" {
 			told.Policy = &a.Policy
 		}
-		if a.Scope == RepositoryScope {
+		if a.Scope == policy.RepositoryScope {
 			told.Repository = t.Path
 		}
 		v.out.Policies = append(v.out.Policies, told)
@@ -299,7 +299,7 @@ func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
 	rules.Policies, saved = nil, nil
 	if v.o.Policy.AppliesIn(t.Path) {
 		saved = []Saved{{Policy: *v.o.Policy}}
-		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
+		rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
 	}
 	return rules, saved
 }
@@ -318,7 +318,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		rules.Now, v.out.Now = s.Now, s.Now
 		r := v.reader(s, target, saved)
 		repository := r.repository(ctx)
-		repository.stock = newStock(repository) // both verdicts add up the same manifests
+		repository.Stock = NewStock(repository) // both verdicts add up the same manifests
 		verdict, err := Evaluate(rules, repository)
 		if err != nil {
 			return err
@@ -327,7 +327,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 			v.notices[saved[n.Policy].ID] = n.Text
 		}
 		var would *Verdict
-		if rules.undecided() {
+		if rules.Undecided() {
 			rules.Would = true
 			if would, err = Evaluate(rules, repository); err != nil {
 				return err
@@ -417,7 +417,7 @@ func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *V
 	if v.out.WouldDelete++; len(v.out.Would) < v.o.Limit {
 		v.out.Would = append(v.out.Would, previewTag(target, t, w, why(), policies))
 	}
-	if !d.Code.waits() {
+	if !d.Code.Waits() {
 		d.Code, d.Policy = Observed, w.Policy
 		reason = func() string { return "would be deleted by a policy that observes: " + why() }
 	}

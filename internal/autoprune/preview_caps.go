@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // countCaps counts what policies with a cap would delete, as the first phase of a run does, and
@@ -42,7 +43,7 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 		})
 	}
 	var err error
-	if v.o.Policy != nil && t.Scope() == RepositoryScope {
+	if v.o.Policy != nil && t.Scope() == policy.RepositoryScope {
 		err = count(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
 	} else {
 		err = v.walk(ctx, found.namespace, count)
@@ -63,7 +64,7 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 	asks := c.asks(v.policies, list)
 	v.out.Asks = append(v.out.Asks, asks[:min(len(asks), maxListedPolicies)]...)
 	if v.o.Policy != nil && len(v.out.Asks) > 0 {
-		v.out.Asks[0].Scope = NamespaceScope
+		v.out.Asks[0].Scope = policy.NamespaceScope
 	}
 	return nil
 }

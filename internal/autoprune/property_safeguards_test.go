@@ -164,7 +164,7 @@ func TestWaitBegins(t *testing.T) {
 		want            bool
 	}{{10 * time.Hour, 11*time.Hour - 1, false}, {10 * time.Hour, 11 * time.Hour, true}, {9 * time.Hour, 9 * time.Hour, false}, {9 * time.Hour, 10 * time.Hour, false}} {
 		r.Now = day.Add(c.judged)
-		if got := autoprune.WaitBegun(r, day.Add(c.deleted)); got != c.want {
+		if got := r.WaitBegun(day.Add(c.deleted)); got != c.want {
 			t.Errorf("judged at %s and deleted at %s: %v", c.judged, c.deleted, got)
 		}
 	}

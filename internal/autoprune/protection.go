@@ -7,12 +7,15 @@ import (
 )
 
 // protected returns whether the tag is immutable, or a protection rule matches it.
-func (v *Verdict) protected(t *Tag) bool { return t.Immutable || v.protectionOf(t.Name) != nil }
+func (v *Verdict) protected(t *Tag) bool {
+	return t.Immutable || protectionOf(v.protection, t.Name) != nil
+}
 
-func (v *Verdict) protectionOf(tag string) *Protection {
-	for i := range v.protection {
-		if v.protection[i].Pattern.Match(tag) {
-			return &v.protection[i]
+// protectionOf returns the first rule that matches the name of a tag, nil if none does.
+func protectionOf(rules []Protection, tag string) *Protection {
+	for i := range rules {
+		if rules[i].Pattern.Match(tag) {
+			return &rules[i]
 		}
 	}
 	return nil
@@ -20,7 +23,7 @@ func (v *Verdict) protectionOf(tag string) *Protection {
 
 // protectedBy describes why the tag is protected.
 func (v *Verdict) protectedBy(t *Tag) string {
-	switch p := v.protectionOf(t.Name); {
+	switch p := protectionOf(v.protection, t.Name); {
 	case p == nil && t.Immutable:
 		return "it is immutable"
 	case p == nil:

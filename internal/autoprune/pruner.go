@@ -170,22 +170,22 @@ type Target struct {
 }
 
 // Scope is the target's.
-func (t Target) Scope() Scope {
+func (t Target) Scope() policy.Scope {
 	switch {
 	case t.Repository != "":
-		return RepositoryScope
+		return policy.RepositoryScope
 	case t.Namespace != "":
-		return NamespaceScope
+		return policy.NamespaceScope
 	}
-	return DefaultScope
+	return policy.DefaultScope
 }
 
 // String names the target for people.
 func (t Target) String() string {
 	switch t.Scope() {
-	case RepositoryScope:
+	case policy.RepositoryScope:
 		return "repository " + t.Repository
-	case NamespaceScope:
+	case policy.NamespaceScope:
 		return "namespace " + t.Namespace
 	default:
 		return "the registry's defaults"

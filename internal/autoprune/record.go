@@ -32,7 +32,7 @@ type StartedNotice struct {
 // NoticePolicy is a policy by which the run may delete tags.
 type NoticePolicy struct {
 	ID         string        `json:"uuid"`
-	Scope      Scope         `json:"scope"`
+	Scope      policy.Scope  `json:"scope"`
 	Repository int64         `json:"repository_id,omitempty"`
 	Policy     policy.Policy `json:"policy"`
 }

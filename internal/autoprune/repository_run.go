@@ -105,7 +105,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 	defer func() { u.page = r.memory }()
 	began := u.busy()
 	verdict, err := Evaluate(rules, r.repository(ctx))
-	if err == nil && rules.undecided() {
+	if err == nil && rules.Undecided() {
 		err = v.observe(ctx, &r, rules, verdict)
 	}
 	if errors.Is(err, errSliceOver) {
@@ -122,7 +122,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 		u.notices[v.saved[n.Policy].ID] = n.Text
 	}
 	v.tags = v.earlierDeleted + r.seen
-	if !verdict.hasCandidates {
+	if !verdict.HasCandidates() {
 		return nil
 	}
 	attached := false
@@ -130,7 +130,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 		attached = attached || g.attached
 		return !g.attached
 	}, v.deleteTags)
-	if err != nil || !attached && len(verdict.gone) == 0 {
+	if err != nil || !attached && !verdict.ImagesGo() {
 		return err
 	}
 	v.finishing = true

@@ -162,7 +162,7 @@ func (v *repositoryRun) judgeFirst(ctx context.Context, list []candidate) error 
 }
 
 // judge judges a policy before it deletes its first tag of the namespace, and stores the result.
-func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *repositoryRun) (rests bool, err error) {
+func (u *timeSlice) judge(ctx context.Context, s Saved, scope policy.Scope, v *repositoryRun) (rests bool, err error) {
 	own := s.Policy
 	j := &judging{p: u.p, target: Target{Namespace: u.task.name}, old: &s, policy: &own, until: time.Now().Add(max(u.p.opt.Turn, u.p.opt.JudgeWithin)),
 		pause: u.alive, change: Change{ID: s.ID, Policy: &own}}
@@ -170,7 +170,7 @@ func (u *timeSlice) judge(ctx context.Context, s Saved, scope Scope, v *reposito
 	if err := j.settle(ctx, u.policies); err != nil {
 		return false, err
 	}
-	if scope == RepositoryScope {
+	if scope == policy.RepositoryScope {
 		err = j.repository(ctx, u.policies, nil, v.target)
 	} else {
 		err = j.namespace(ctx, u.task.namespace)
@@ -295,7 +295,7 @@ func (u *timeSlice) notifyReporters(ctx context.Context, tx pgx.Tx, s Saved, mis
 type Rest struct {
 	Policy     string           `json:"policy" doc:"uuid of the policy"`
 	Version    int64            `json:"version" doc:"Version of the policy, to confirm"`
-	Scope      Scope            `json:"scope"`
+	Scope      policy.Scope     `json:"scope"`
 	Repository string           `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
 	Warnings   []policy.Warning `json:"warnings,omitempty" doc:"What it would do and surely wasn't meant to: it rests until somebody confirms them"`
 	Reporters  []string         `json:"reporters,omitempty" doc:"The reporters that it requires and that aren't live: it rests until they report"`
@@ -338,7 +338,7 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 	list = list[:min(len(list), maxListedPolicies)]
 	places := make(map[string]int)
 	for i, r := range list {
-		if r.Scope == RepositoryScope {
+		if r.Scope == policy.RepositoryScope {
 			places[r.Policy] = i
 		}
 	}

@@ -17,34 +17,24 @@ const (
 	// MaxScopePolicies is the largest number of policies that one namespace, one
 	// repository, or the registry may have.
 	MaxScopePolicies = MaxPolicies / 2
-	// policiesOfNamespace is how many times as many policies the repositories of a namespace may
-	// have together.
-	policiesOfNamespace = 100
 	// MaxPolicies is how many can apply to one repository (see [Combine]).
 	MaxPolicies = 64
 
 	// DefaultMaxBehind is the default of [PullRecord.MaxBehind]: if the statistics lag
 	// further behind the pulls, last_pulled policies select nothing.
 	DefaultMaxBehind = time.Hour
-)
 
-// Scope is the kind of target that a policy belongs to.
-type Scope string
-
-// The scopes.
-const (
-	DefaultScope    Scope = "default" // the whole registry
-	NamespaceScope  Scope = "namespace"
-	RepositoryScope Scope = "repository"
+	// Unreadable begins the message about a policy that can't be read.
+	Unreadable = "it can't be read by this version: "
 )
 
 // Applied is a policy that applies to a repository, and the scope that it belongs to.
 type Applied struct {
 	ID     string // the policy's uuid
-	Scope  Scope
+	Scope  policy.Scope
 	Policy policy.Policy
-	// bound restricts a policy that frees bytes (see free.go); nil: no restriction.
-	bound *freeBound
+	// Bound restricts a policy that frees bytes; nil: no restriction.
+	Bound *FreeBound
 	// Everywhere marks the default policy of the configuration, which applies in a
 	// namespace even if the namespace has its own policies.
 	Everywhere bool
@@ -112,17 +102,17 @@ type PullRecord struct {
 // problem returns why the pull statistics can't tell which tags were used since `cutoff`;
 // "" if they can. `age` is the policy's age, for the text: cutoff is this long ago.
 func (p PullRecord) problem(age policy.Age, cutoff time.Time) string {
-	if missing := p.missing(); missing != "" {
+	if missing := p.Missing(); missing != "" {
 		return missing
 	}
 	if !p.Since.Before(cutoff) {
-		return fmt.Sprintf("pull statistics began at %s, no more than %s ago", stamp(p.Since), age)
+		return fmt.Sprintf("pull statistics began at %s, no more than %s ago", Stamp(p.Since), age)
 	}
 	return ""
 }
 
-// missing returns why the pull statistics tell nothing about the last use of tags; "" if they do.
-func (p PullRecord) missing() string {
+// Missing returns why the pull statistics tell nothing about the last use of tags; "" if they do.
+func (p PullRecord) Missing() string {
 	limit := cmp.Or(p.MaxBehind, DefaultMaxBehind)
 	switch {
 	case p.Unknown != "":
@@ -171,10 +161,14 @@ func (r *Rules) validate() error {
 	return nil
 }
 
+// Protects returns whether a protection rule matches the name of a tag.
+func (r *Rules) Protects(tag string) bool { return protectionOf(r.Protection, tag) != nil }
+
 // PolicySet is a set of policies by their indexes in [Rules.Policies].
 type PolicySet uint64
 
-func (s PolicySet) with(i int) PolicySet { return s | 1<<i }
+// With returns the set with the policy with index i, which is below [MaxPolicies].
+func (s PolicySet) With(i int) PolicySet { return s | 1<<i }
 
 // Has returns whether the policy with index i is in the set.
 func (s PolicySet) Has(i int) bool { return s>>i&1 == 1 }

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // policies has the policies and protection rules of a namespace and its repositories,
@@ -37,8 +38,8 @@ type policies struct {
 func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved), announcements: make(map[string]int64), exceptions: make(map[int64]bool)}
 	b := new(pgx.Batch)
-	queuePolicies(b, DefaultScope, owner{}, &out.defaults)
-	queuePolicies(b, NamespaceScope, owner{namespace: namespace}, &out.namespace)
+	queuePolicies(b, policy.DefaultScope, owner{}, &out.defaults)
+	queuePolicies(b, policy.NamespaceScope, owner{namespace: namespace}, &out.namespace)
 	b.Queue("SELECT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", namespace).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&out.off) })
 	out.queueRepositories(b, namespace)
@@ -72,7 +73,7 @@ func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*poli
 	return out, nil
 }
 
-func queuePolicies(b *pgx.Batch, scope Scope, o owner, list *[]Saved) {
+func queuePolicies(b *pgx.Batch, scope policy.Scope, o owner, list *[]Saved) {
 	b.Queue(policyTables[scope].list(), o.id()).Query(func(rows pgx.Rows) (err error) {
 		*list, err = pgx.CollectRows(rows, scanPolicy)
 		return err
@@ -118,7 +119,7 @@ func (l *policies) unreadable() map[string]string {
 	add := func(list []Saved) {
 		for _, s := range list {
 			if s.Problem != "" {
-				out[s.ID] = unreadableText + s.Problem
+				out[s.ID] = Unreadable + s.Problem
 			}
 		}
 	}
@@ -132,15 +133,12 @@ func (l *policies) unreadable() map[string]string {
 	return out
 }
 
-// unreadableText begins the message about a policy that can't be read.
-const unreadableText = "it can't be read by this version: "
-
 // of returns the rules by which a repository is judged, and the saved policies that the
 // rules contain, in the order of Rules.Policies. The caller sets Rules.Now.
 func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{
-		Policies: Combine(l.except(t, l.applied(DefaultScope, l.defaults)), l.except(t, l.applied(NamespaceScope, l.namespace)), l.applied(RepositoryScope, own), l.off),
+		Policies: Combine(l.except(t, l.applied(policy.DefaultScope, l.defaults)), l.except(t, l.applied(policy.NamespaceScope, l.namespace)), l.applied(policy.RepositoryScope, own), l.off),
 		Pulls:    l.pulls,
 	}
 	for _, rule := range l.protection {
@@ -164,7 +162,7 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	return l.withFree(t, r, saved)
 }
 
-func (l *policies) applied(scope Scope, list []Saved) []Applied {
+func (l *policies) applied(scope policy.Scope, list []Saved) []Applied {
 	out := make([]Applied, len(list))
 	for i, s := range list {
 		out[i] = Applied{

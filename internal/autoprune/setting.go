@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // SettingName is the setting that Options.Default comes from.
@@ -38,7 +39,7 @@ func (p *Pruner) configure(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, "SELECT FROM settings WHERE name = 'autoprune_defaults_version' FOR NO KEY UPDATE"); err != nil {
 			return err
 		}
-		list, err := listPolicies(ctx, tx, DefaultScope, owner{})
+		list, err := listPolicies(ctx, tx, policy.DefaultScope, owner{})
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 // can't change this policy through the API, since the next start of a process would undo
 // the change.
 func refuseSetting(ctx context.Context, tx pgx.Tx, t Target, id string) error {
-	if t.Scope() != DefaultScope {
+	if t.Scope() != policy.DefaultScope {
 		return nil
 	}
 	var setting bool

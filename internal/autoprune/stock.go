@@ -1,15 +1,19 @@
 package autoprune
 
-import "math"
+import (
+	"iter"
+	"maps"
+	"math"
+)
 
 // weighBatch is how many manifests or blobs a stock asks for in one call.
 const weighBatch = 1000
 
-// stock has what manifests of a repository store and keep from garbage collection, as far as it was
+// Stock has what manifests of a repository store and keep from garbage collection, as far as it was
 // asked for. Manifests and blobs have numbers from 0 on, so that adding up the same ones many times,
 // as a forecast does for each day, looks nothing up by a digest. What was looked at or added for
 // one sum is marked with the number of the sum, so nothing has to be cleared for the next.
-type stock struct {
+type Stock struct {
 	repository Repository
 	places     map[int64]int32 // numbers of manifests, by id
 	manifests  []stocked
@@ -33,12 +37,13 @@ type stockedBlob struct {
 	added uint32
 }
 
-func newStock(r Repository) *stock {
-	return &stock{repository: r, places: make(map[int64]int32), numbers: make(map[string]int32)}
+// NewStock returns a stock that has nothing yet, and asks the functions of r.
+func NewStock(r Repository) *Stock {
+	return &Stock{repository: r, places: make(map[int64]int32), numbers: make(map[string]int32)}
 }
 
 // place returns the number of a manifest.
-func (s *stock) place(id int64) int32 {
+func (s *Stock) place(id int64) int32 {
 	place, known := s.places[id]
 	if !known {
 		place = int32(len(s.manifests))
@@ -48,7 +53,7 @@ func (s *stock) place(id int64) int32 {
 }
 
 // read reads those of the manifests that it hasn't read yet: at most weighBatch.
-func (s *stock) read(places []int32) error {
+func (s *Stock) read(places []int32) error {
 	var ids []int64
 	for _, p := range places {
 		if m := &s.manifests[p]; !m.read {
@@ -71,8 +76,8 @@ func (s *stock) read(places []int32) error {
 			if !known {
 				number = int32(len(s.blobs))
 				b := stockedBlob{size: -1}
-				if c.sizes != nil {
-					b.size = c.sizes[i]
+				if c.Sizes != nil {
+					b.size = c.Sizes[i]
 				}
 				if b.size < 0 {
 					s.unsized = append(s.unsized, digest)
@@ -95,7 +100,7 @@ func (s *stock) read(places []int32) error {
 }
 
 // readSizes reads the sizes of the blobs that read has met.
-func (s *stock) readSizes() error {
+func (s *Stock) readSizes() error {
 	for len(s.unsized) > 0 {
 		part := s.unsized[:min(weighBatch, len(s.unsized))]
 		sizes, err := s.repository.BlobSizes(part)
@@ -110,19 +115,46 @@ func (s *stock) readSizes() error {
 	return nil
 }
 
+// Look reads some manifests and all that they keep, as far as they aren't in the stock.
+func (s *Stock) Look(manifests []int64) error {
+	places := make([]int32, 0, len(manifests))
+	for _, id := range manifests {
+		places = append(places, s.place(id))
+	}
+	return s.newScales(nil).look(places)
+}
+
+// Has returns whether a manifest was read.
+func (s *Stock) Has(manifest int64) bool {
+	place, known := s.places[manifest]
+	return known && s.manifests[place].read
+}
+
+// BlobsOf returns the numbers of the blobs that a manifest itself references.
+func (s *Stock) BlobsOf(manifest int64) []int32 { return s.manifests[s.place(manifest)].blobs }
+
+// Blobs returns how many blobs the stock has. Their numbers are below it.
+func (s *Stock) Blobs() int { return len(s.blobs) }
+
+// All yields the digest and the number of each blob, in any order.
+func (s *Stock) All() iter.Seq2[string, int32] { return maps.All(s.numbers) }
+
+// Size returns the size of the blob with a number, in bytes.
+func (s *Stock) Size(number int32) int64 { return s.blobs[number].size }
+
 // scales add up what manifests store, with what they keep from garbage collection: the manifests
 // that an index lists, the referrers of an image, and what tags attached to it point to.
 type scales struct {
-	*stock
+	*Stock
 	attached map[int64][]int64 // manifests of attached tags, by image
 	bytes    int64             // the sum, at most math.MaxInt64
 	stack    []int32
 }
 
 // newScales begins a sum.
-func (s *stock) newScales(attached map[int64][]int64) *scales {
+func (s *Stock) newScales(attached map[int64][]int64) *scales {
 	s.sum++
-	return &scales{stock: s, attached: attached}
+	return &scales{Stock: s, attached: attached}
 }
 
 // below calls fn with the numbers of what a manifest keeps.
@@ -147,7 +179,7 @@ func (s *scales) exceeds(tags []weighedTag, order []weighedPlace, i int, limit i
 		places = places[:0]
 		for ; end < len(order) && len(places) < weighBatch; end++ {
 			if t := &tags[order[end].index]; t.counted.Has(i) {
-				places = append(places, s.stock.place(t.manifest))
+				places = append(places, s.Stock.place(t.manifest))
 			}
 		}
 		if err := s.look(places); err != nil {

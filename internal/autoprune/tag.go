@@ -58,22 +58,22 @@ type Tag struct {
 	// Exempt has the policies that must not select the tag, because an undo has restored
 	// the tag and they haven't been saved since.
 	Exempt PolicySet
-	// names has the policies whose patterns select the name, if named is set. A forecast judges a
+	// Names has the policies whose patterns select the name, if NamesKnown is set. A forecast judges a
 	// tag for each day, and so matches its name only once.
-	names PolicySet
-	named bool
+	Names      PolicySet
+	NamesKnown bool
 }
 
-// countUnknown makes a tag whose last use can't be found out count as used at the time `now`, by
+// CountUnknown makes a tag whose last use can't be found out count as used at the time `now`, by
 // the database's clock, or later.
-func (t *Tag) countUnknown(now time.Time) {
+func (t *Tag) CountUnknown(now time.Time) {
 	if t.UseUnknown && t.Pulled.Before(now) {
 		t.Pulled = now
 	}
 }
 
-// used returns the latest use that is known.
-func (t *Tag) used() time.Time {
+// Used returns the latest use that is known.
+func (t *Tag) Used() time.Time {
 	latest := t.Pulled
 	for _, other := range []time.Time{t.ManifestPulled, t.Checked} {
 		if other.After(latest) {
@@ -83,9 +83,9 @@ func (t *Tag) used() time.Time {
 	return latest
 }
 
-// lastUse is when the tag was last used or pushed, as far as is known.
-func (t *Tag) lastUse() time.Time {
-	if used := t.used(); used.After(t.Created) {
+// LastUse is when the tag was last used or pushed, as far as is known.
+func (t *Tag) LastUse() time.Time {
+	if used := t.Used(); used.After(t.Created) {
 		return used
 	}
 	return t.Created
@@ -132,8 +132,8 @@ type Content struct {
 	Size     int64 // of the manifest itself, in bytes
 	// Blobs are the digests of its configuration and its layers, as oci.Digest.Bytes has them.
 	Blobs []string
-	// sizes are the sizes of the blobs, -1 for those that aren't known; nil if none is.
-	sizes []int64
+	// Sizes are the sizes of the blobs, -1 for those that aren't known; nil if none is.
+	Sizes []int64
 }
 
 // Repository gives evaluation a repository's tags.
@@ -157,6 +157,6 @@ type Repository struct {
 	Kept      func(manifests []int64) ([]Reference, error)
 	Contents  func(manifests []int64) ([]Content, error)
 	BlobSizes func(blobs []string) (map[string]int64, error)
-	// stock has the answers of these functions to earlier evaluations. Nil: there are none.
-	stock *stock
+	// Stock has the answers of these functions to earlier evaluations. Nil: there are none.
+	Stock *Stock
 }

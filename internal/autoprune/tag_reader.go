@@ -202,7 +202,7 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 		t := &page[places[id]]
 		for place, s := range r.saved {
 			if s.ID == policy && s.rule <= version || s.bound != nil || s.ID == freeName {
-				t.tag.Exempt = t.tag.Exempt.with(place)
+				t.tag.Exempt = t.tag.Exempt.With(place)
 			}
 		}
 		return nil
@@ -252,7 +252,7 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 			return err
 		}
 		for p := range r.saved {
-			if own := &r.saved[p].Policy; own.ReadsUse(page[i].Pushed, r.s.Now) && (page[i].tag.consideredBy(own, p) || page[i].tag.inDoubtBy(own, p)) {
+			if own := &r.saved[p].Policy; own.ReadsUse(page[i].Pushed, r.s.Now) && (page[i].tag.ConsideredBy(own, p) || page[i].tag.InDoubtBy(own, p)) {
 				asked = append(asked, &page[i].tag)
 				break
 			}
@@ -263,7 +263,7 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 	}
 	err := r.p.opt.Used(ctx, r.target.ID, asked)
 	for _, t := range asked {
-		t.countUnknown(r.s.Now)
+		t.CountUnknown(r.s.Now)
 	}
 	return err
 }

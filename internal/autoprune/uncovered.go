@@ -71,7 +71,7 @@ func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now
 // applying. That of the configuration goes on to apply there, unless the namespace refuses the
 // defaults: then `all` is true.
 func (p *Pruner) uncoverDefaults(ctx context.Context, tx pgx.Tx, namespace int64, all bool) error {
-	list, err := listPolicies(ctx, tx, DefaultScope, owner{})
+	list, err := listPolicies(ctx, tx, policy.DefaultScope, owner{})
 	if err != nil {
 		return err
 	}

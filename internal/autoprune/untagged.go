@@ -26,7 +26,7 @@ const unreadableRetention = 100 * 365 * 24 * time.Hour
 type Retention struct {
 	For    time.Duration
 	Policy string // the policy's id
-	Scope  Scope
+	Scope  policy.Scope
 	// Text is the policy's keepUntagged; "" if this version can't read the policy.
 	Text string
 }
@@ -123,7 +123,7 @@ func (s *Saved) retention(place int, t *Tag) (Retention, bool) {
 		return Retention{}, false
 	case s.Problem != "":
 		return Retention{For: unreadableRetention, Policy: s.ID}, true
-	case t.Unmatched.Has(place) || !t.selectedBy(&s.Policy):
+	case t.Unmatched.Has(place) || !t.SelectedBy(&s.Policy):
 		return Retention{}, false
 	}
 	age := s.Policy.Retains()
@@ -144,7 +144,7 @@ func untaggedPolicies(ctx context.Context, tx pgx.Tx, namespaces, repositories [
 			targets, err = pgx.CollectRows(rows, pgx.RowToStructByPos[catalog.Repository])
 			return err
 		})
-	queuePolicies(b, DefaultScope, owner{}, &defaults)
+	queuePolicies(b, policy.DefaultScope, owner{}, &defaults)
 	owned := func(add func(owner int64, s Saved)) func(pgx.Rows) error {
 		return func(rows pgx.Rows) error {
 			var s Saved

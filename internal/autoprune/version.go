@@ -20,6 +20,12 @@ var versionForm = regexp.MustCompile(`^[vV]?([0-9]+)\.([0-9]+)\.([0-9]+)(?:-([0-
 // prereleaseWords begin the parts of a version's suffix that make it a prerelease.
 var prereleaseWords = []string{"alpha", "beta", "rc", "pre", "preview", "dev", "snapshot", "nightly", "canary", "m"}
 
+// IsRelease returns whether a tag's name is a version that is no prerelease.
+func IsRelease(tag string) bool {
+	v, ok := parseVersion(tag)
+	return ok && !v.prerelease
+}
+
 // parseVersion reads a tag's name as a version: three numbers, then perhaps a suffix such as
 // -rc.1 or -alpine3.20, and a build after _, which it ignores. The page on auto-pruning,
 // section "Keep versions", defines the syntax. ok is false for all other names.

@@ -16,10 +16,10 @@ func (a *Applied) waiting(now time.Time) (Code, string) {
 	case a.Unconfirmed != "":
 		return AwaitsConfirmation, a.Unconfirmed
 	case now.Before(a.Uncovered):
-		return InGrace, "a policy or keep rule was taken away, and what it kept stays until " + stamp(a.Uncovered)
+		return InGrace, "a policy or keep rule was taken away, and what it kept stays until " + Stamp(a.Uncovered)
 	case a.ActiveFrom == nil:
 	case now.Before(*a.ActiveFrom):
-		return InGrace, "its grace period lasts until " + stamp(*a.ActiveFrom)
+		return InGrace, "its grace period lasts until " + Stamp(*a.ActiveFrom)
 	case !a.Announced:
 		return InGrace, "no run has announced it yet"
 	}
@@ -36,9 +36,9 @@ func (a *Applied) waiting(now time.Time) (Code, string) {
 	return "", ""
 }
 
-// waitBegun returns whether a policy that could delete tags when they were judged waits by
+// WaitBegun returns whether a policy that could delete tags when they were judged waits by
 // now.
-func (r *Rules) waitBegun(now time.Time) bool {
+func (r *Rules) WaitBegun(now time.Time) bool {
 	return slices.ContainsFunc(r.Policies, func(a Applied) bool {
 		_, waited := a.waiting(r.Now)
 		_, waits := a.waiting(now)
@@ -46,17 +46,17 @@ func (r *Rules) waitBegun(now time.Time) bool {
 	})
 }
 
-// undecided returns whether a policy observes or waits, so that a run must find out what
+// Undecided returns whether a policy observes or waits, so that a run must find out what
 // would be deleted.
-func (r *Rules) undecided() bool {
+func (r *Rules) Undecided() bool {
 	return slices.ContainsFunc(r.Policies, func(a Applied) bool {
 		_, waits := a.waiting(r.Now)
 		return a.Policy.Mode == policy.Observe || a.Policy.Mode == "" && waits != ""
 	})
 }
 
-// waits returns whether the code says that the policy that selects a tag waits.
-func (c Code) waits() bool {
+// Waits returns whether the code says that the policy that selects a tag waits.
+func (c Code) Waits() bool {
 	switch c {
 	case Asks, InGrace, OutsideWindow, NoReporter, AwaitsConfirmation:
 		return true

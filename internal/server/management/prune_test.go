@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -228,7 +229,7 @@ func TestAPIAsks(t *testing.T) {
 	const policy = `{"method": "number_of_tags", "numTags": 1, "maxDeleted": 2, "maxDeletedPercent": 90}`
 	var preview autoprune.Preview
 	r.Manage(t, "POST", "/repository/app/a/autoprunepolicy/preview", policy).Into(t, 200, &preview)
-	want := autoprune.RunAsk{Scope: autoprune.NamespaceScope, Would: 3, Most: 2}
+	want := autoprune.RunAsk{Scope: policy.NamespaceScope, Would: 3, Most: 2}
 	if preview.Deleted != 0 || len(preview.Asks) != 1 || preview.Asks[0] != want || preview.Reasons[autoprune.Asks] != 3 ||
 		!strings.Contains(preview.Policies[0].Notice, "it would delete 3 tags, more than its cap of 2") {
 		t.Errorf("preview: %+v", preview)

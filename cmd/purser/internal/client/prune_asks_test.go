@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // TestPruneAsks: "purser prune asks" must list the policies that ask, and "purser prune approve"
@@ -21,7 +22,7 @@ func TestPruneAsks(t *testing.T) {
 	until := time.Date(2026, 8, 8, 16, 0, 0, 0, time.UTC)
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		ask := autoprune.Ask{RunAsk: autoprune.RunAsk{Policy: id, Scope: autoprune.RepositoryScope, Version: 3, Would: 1204, Most: 1000}, Repository: "app/web"}
+		ask := autoprune.Ask{RunAsk: autoprune.RunAsk{Policy: id, Scope: policy.RepositoryScope, Version: 3, Would: 1204, Most: 1000}, Repository: "app/web"}
 		asks := []autoprune.Ask{ask}
 		switch r.Method + " " + r.URL.Path {
 		case "GET /api/v1/organization/quiet/autoprune/asks":
