@@ -42,6 +42,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -189,8 +191,12 @@ type Options struct {
 	// the check has looked at are wrong. Without Force such a repair stops with
 	// ErrImplausible.
 	Force bool
+	// Lists is the pool from whose connections the rows that own objects are read. Each part keeps a
+	// connection as long as it is compared, so the pool needs Parallel of them beyond what else uses it.
+	// Default the catalog's.
+	Lists *db.DB
 	// Parallel bounds how many of the 16 parts of the keys are compared at the same time.
-	// Default 4, maximum 16.
+	// Default DefaultParallel, maximum 16.
 	Parallel int
 	// Found, unless nil, is called for each finding, never concurrently. It should return
 	// quickly.
@@ -198,6 +204,9 @@ type Options struct {
 	// Progress, unless nil, is called every second, and at the end.
 	Progress func(Progress)
 }
+
+// DefaultParallel is how many parts of the keys a check compares at the same time.
+const DefaultParallel = 4
 
 // ErrImplausible says that a repair was stopped because so much is wrong that the database
 // and the store probably belong to different registries, or one of them is incomplete.
@@ -220,8 +229,9 @@ func Run(ctx context.Context, o Options) (CheckReport, error) {
 		return CheckReport{}, errors.New("check: a check needs a catalog and a store")
 	}
 	if o.Parallel <= 0 {
-		o.Parallel = 4
+		o.Parallel = DefaultParallel
 	}
+	o.Lists = cmp.Or(o.Lists, o.Catalog.DB())
 	began := time.Now()
 	if err := refuseRepair(ctx, o); err != nil {
 		return CheckReport{}, err

@@ -44,7 +44,7 @@ func bounds(i int) (prefix, from, to string) {
 // objects in key order and calls settle for each key.
 func (p *part) merge(ctx context.Context) error {
 	prefix, from, to := bounds(p.index)
-	owners, stopOwners := iter.Pull2(readOwners(ctx, p.opt.Catalog.DB(), from, to))
+	owners, stopOwners := iter.Pull2(readOwners(ctx, p.opt.Lists, from, to))
 	defer stopOwners()
 	objects, stopObjects := iter.Pull2(p.opt.Store.List(ctx, prefix))
 	defer stopObjects()

@@ -314,8 +314,8 @@ func TestGauges(t *testing.T) {
 }
 
 // TestLookWaitsForAConnection: a look that waits for a connection of the pool keeps no transaction
-// waiting that has one. Otherwise transactions that have all connections and ask for the time would
-// wait for the look, and the look for them.
+// waiting that has one, also if the last look was long ago. Otherwise transactions that have all
+// connections and ask for the time would wait for the look, and the look for them.
 func TestLookWaitsForAConnection(t *testing.T) {
 	t.Parallel()
 	d, err := db.Open(t.Context(), db.Options{DSN: dbtest.DSN(t), MaxConns: 2})
@@ -343,6 +343,10 @@ func TestLookWaitsForAConnection(t *testing.T) {
 	}
 	if err := g.CheckTime(t.Context(), time.Now()); err != nil {
 		t.Error(err)
+	}
+	p.set(3*timeAge, 0)
+	if err := g.CheckTime(t.Context(), time.Now()); !errors.Is(err, worker.ErrRest) {
+		t.Errorf("when nobody had looked for a minute, the time of a transaction was judged: %v", err)
 	}
 	select {
 	case <-looked:

@@ -86,8 +86,7 @@ type Guard struct {
 	machine machine
 	gauges  *gauges
 
-	// looks is held during a look, which waits for a connection; mu never is. So a transaction that
-	// has a connection and asks for the time doesn't wait for a look that waits for one.
+	// looks is held during a look, which waits for a connection; mu never is. CheckTime takes mu only.
 	looks sync.Mutex
 	mu    sync.Mutex // guards what follows
 	base  sample     // an earlier look, with which later ones are compared; zero: none
@@ -143,22 +142,21 @@ func (g *Guard) Check(ctx context.Context) error {
 	return err
 }
 
-// looked returns whether the last look is no older than `age`.
-func (g *Guard) looked(age time.Duration) bool {
+// looked returns whether the last look is no older than lookAge.
+func (g *Guard) looked() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.base != (sample{}) && g.machine.up()-g.last.up <= age
+	return g.base != (sample{}) && g.machine.up()-g.last.up <= lookAge
 }
 
-// refresh looks unless the last look is no older than `age`. A caller that has a connection waits for
-// another one.
-func (g *Guard) refresh(ctx context.Context, age time.Duration) error {
-	if g.looked(age) {
+// refresh looks unless the last look is no older than lookAge. The caller has no connection.
+func (g *Guard) refresh(ctx context.Context) error {
+	if g.looked() {
 		return nil
 	}
 	g.looks.Lock()
 	defer g.looks.Unlock()
-	if g.looked(age) {
+	if g.looked() {
 		return nil
 	}
 	return g.look(ctx, false)
@@ -168,14 +166,16 @@ func (g *Guard) refresh(ctx context.Context, age time.Duration) error {
 // the last look predicts. What the look found and what it predicts are read under one lock: another
 // look in between might find that the clock was set, and would predict by the clock as it was set.
 //
-// The caller may be in a transaction. CheckTime looks only if nobody has for timeAge, in particular if
-// Run doesn't run, and then needs a second connection.
-func (g *Guard) CheckTime(ctx context.Context, now time.Time) error {
-	if err := g.refresh(ctx, timeAge); err != nil {
-		return err
-	}
+// The caller may be in a transaction, and a look needs a connection. So CheckTime never looks, nor waits
+// for a look: otherwise transactions that have all connections of the pool would wait for a look that
+// waits for one. If nobody has looked for timeAge, it returns an error that wraps worker.ErrRest. Who
+// doesn't run Run calls Check before.
+func (g *Guard) CheckTime(_ context.Context, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.base == (sample{}) || g.machine.up()-g.last.up > timeAge {
+		return fmt.Errorf("nobody has looked at the clocks in the last %v: %w", timeAge, worker.ErrRest)
+	}
 	if g.why != nil {
 		return g.why
 	}
@@ -204,7 +204,7 @@ func CheckTx(ctx context.Context, tx pgx.Tx, check func(ctx context.Context, now
 // Offset returns how far the database's clock is ahead of this process's clock, and what Check
 // returns.
 func (g *Guard) Offset(ctx context.Context) (time.Duration, error) {
-	err := g.refresh(ctx, lookAge)
+	err := g.refresh(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.offset, cmp.Or(err, g.why)

@@ -40,8 +40,8 @@ func (d *Databases) check() error {
 // the repositories `ids` that exist. These can't be deleted until tx has ended, so the
 // clean-up after a deletion comes later and finds the rows that fn wrote. If audit log and
 // statistics are in one database, tx also locks the repositories; otherwise a second
-// transaction, in the log's database, locks them. If this second transaction fails after tx
-// was committed, withAlive may call fn again; fn must notice that its first call was
+// transaction, in the log's database, locks them, and ends after tx. If this second transaction fails
+// after tx was committed, withAlive may call fn again; fn must notice that its first call was
 // committed, and change nothing.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive living, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (living, error) {
@@ -54,19 +54,44 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive li
 		}
 		return alive, nil
 	}
-	return d.Log.Tx(ctx, func(tx pgx.Tx) error {
-		alive, err := lock(tx)
+	if d.Log == d.Stats {
+		return d.Log.Tx(ctx, func(tx pgx.Tx) error {
+			alive, err := lock(tx)
+			if err != nil {
+				return err
+			}
+			return fn(alive, tx)
+		})
+	}
+	return db.Retry(ctx, func() error {
+		// The transaction of the statistics begins first, so nothing is locked in the log's database
+		// while it waits for a connection of a server that is slow or gone.
+		stats, err := d.Stats.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 		if err != nil {
 			return err
 		}
-		if d.Log == d.Stats {
-			return fn(alive, tx)
-		}
-		// The transaction in the log's database is idle while fn runs statements in the
-		// statistics' database. One statement may take 30 s, so allow twice as long.
-		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
+		defer stats.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after the commit it does nothing
+		if err := mayBeIdle(ctx, stats); err != nil {
 			return err
 		}
-		return d.Stats.Tx(ctx, func(tx pgx.Tx) error { return fn(alive, tx) })
+		return pgx.BeginTxFunc(ctx, d.Log.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			alive, err := lock(tx)
+			if err != nil {
+				return err
+			}
+			if err := mayBeIdle(ctx, tx); err != nil {
+				return err
+			}
+			if err := fn(alive, stats); err != nil {
+				return err
+			}
+			return stats.Commit(ctx)
+		})
 	})
+}
+
+// mayBeIdle lets a transaction be idle while a statement runs in the other database, which may take 30 s.
+func mayBeIdle(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'")
+	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -55,11 +56,12 @@ type FlushOptions struct {
 // (Quay's design calls it RedisFlushWorker.) Any number of processes may run one. Its
 // methods may be called concurrently.
 type FlushWorker struct {
-	opt   FlushOptions
-	loop  *worker.Loop
-	due   time.Time         // used by the loop alone: when to ask whether a flush is due
-	swept atomic.Int64      // when forget last ran, in Unix seconds
-	crash func(step string) // for tests: steps at which the process may end
+	opt      FlushOptions
+	loop     *worker.Loop
+	flushing *semaphore.Weighted // taken during a flush
+	due      time.Time           // used by the loop alone: when to ask whether a flush is due
+	swept    atomic.Int64        // when forget last ran, in Unix seconds
+	crash    func(step string)   // for tests: steps at which the process may end
 }
 
 // NewFlushWorker makes a worker. It counts nothing until Run or Flush is called.
@@ -82,7 +84,7 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &FlushWorker{opt: o, crash: func(string) {}}
+	w := &FlushWorker{opt: o, flushing: semaphore.NewWeighted(1), crash: func(string) {}}
 	w.loop = worker.New(worker.Options{
 		Name: "flush of pulls in Redis", Batch: w.round, Next: w.next, Timeout: time.Hour, Log: o.Logger, Metrics: o.Worker,
 	})
@@ -168,6 +170,12 @@ func (w *FlushWorker) mendTimes(ctx context.Context) error {
 // run flushes all counters once. If that fails, it records the reason in
 // redisprocessingstate.
 func (w *FlushWorker) run(ctx context.Context) error {
+	// Flushes of one process wait for each other here, and not with a connection in lockCounters: one that
+	// recovers needs a second connection.
+	if err := w.flushing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer w.flushing.Release(1)
 	err := w.flush(ctx)
 	if err != nil {
 		w.opt.Metrics.flushFailed()

@@ -196,9 +196,10 @@ type Status struct {
 func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	s, err := readState(ctx, w.opt.Stats.Pool, false)
 	if errors.Is(err, errNoState) {
-		w.reading.Lock()
-		err = w.start(ctx)
-		w.reading.Unlock()
+		if err = w.reading.Acquire(ctx, 1); err == nil {
+			err = w.start(ctx)
+			w.reading.Release(1)
+		}
 		if err == nil {
 			s, err = readState(ctx, w.opt.Stats.Pool, false)
 		}
@@ -263,8 +264,10 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 //
 // Reset first mends times in the statistics that are in the future (mendAll).
 func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
-	w.reading.Lock()
-	defer w.reading.Unlock()
+	if err := w.reading.Acquire(ctx, 1); err != nil {
+		return 0, err
+	}
+	defer w.reading.Release(1)
 	if err := w.start(ctx); err != nil {
 		return 0, err
 	}

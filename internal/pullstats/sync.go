@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/worker"
@@ -46,11 +47,13 @@ type SyncOptions struct {
 // (Quay's design calls it PullStatsSyncWorker.) Any number of processes may run one. Its
 // methods may be called concurrently.
 type SyncWorker struct {
-	opt     SyncOptions
-	audit   *audit.Log
-	log     *slog.Logger
-	loop    *worker.Loop
-	reading sync.Mutex // locked while this worker reads and counts a batch
+	opt   SyncOptions
+	audit *audit.Log
+	log   *slog.Logger
+	loop  *worker.Loop
+	// reading is taken while this worker reads and counts a batch. Who waits for it may have a
+	// connection and locks, and gives up with its context.
+	reading *semaphore.Weighted
 
 	due      time.Time // used by the loop alone, as is observed
 	observed time.Time // when the lag was last observed
@@ -84,7 +87,7 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, patience: cmp.Or(o.Patience, settleFor), confirm: confirmAfter, crash: func(string) error { return nil }}
+	w := &SyncWorker{reading: semaphore.NewWeighted(1), opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, patience: cmp.Or(o.Patience, settleFor), confirm: confirmAfter, crash: func(string) error { return nil }}
 	w.loop = worker.New(worker.Options{
 		Name: "pull statistics", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
 	})
@@ -160,8 +163,10 @@ var ErrForeignLog = errors.New("the audit log was restored or moved, and its tra
 // batch reads and counts one batch of the audit log's entries, and returns whether there may
 // be more.
 func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
-	w.reading.Lock()
-	defer w.reading.Unlock()
+	if err := w.reading.Acquire(ctx, 1); err != nil {
+		return false, err
+	}
+	defer w.reading.Release(1)
 	if err := w.start(ctx); err != nil {
 		return false, err
 	}

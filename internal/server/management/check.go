@@ -34,7 +34,7 @@ func (a *API) startCheck(ctx context.Context, req api.CheckRequest) (*runs.Run[c
 	detail := map[string]any{"deep": req.Deep, "repair": req.Repair, "force": req.Force}
 	return a.checks.Start(checkReport{request: req}, logRun(ctx, a, audit.RunCheck, detail, func(ctx context.Context, r *runs.Run[checkReport]) error {
 		summary, err := check.Run(ctx, check.Options{
-			Catalog: a.catalog, Store: a.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
+			Catalog: a.catalog, Lists: a.opt.Checks, Store: a.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
 			KeepDoomed: a.opt.GC.Collector.KeepDoomed(),
 			Progress:   func(p check.Progress) { r.Update(func(report *checkReport) { report.progress = p }) },
 			Found: func(f check.Finding) {

@@ -40,6 +40,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/clock"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/limit"
@@ -70,7 +71,10 @@ type Options struct {
 	// marks its errors as errors of the store, so that clients are told that the store
 	// failed, and not the database. Required.
 	Store blob.Store
-	Log   *slog.Logger // default slog.Default()
+	// Checks is the pool whose connections a check of the store keeps for as long as it runs:
+	// check.DefaultParallel of them. Nil: it is the catalog's, and requests go without them.
+	Checks *db.DB
+	Log    *slog.Logger // default slog.Default()
 	// GC configures runs of garbage collection that operators start through the API. The API
 	// replaces GC.Store and GC.Log by the members Store and Log above. It also uses
 	// GC.Collector to show the state of garbage collection, to explain why content is kept, to

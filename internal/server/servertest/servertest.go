@@ -226,6 +226,18 @@ func (r *Registry) Listen(t testing.TB) {
 	Eventually(t, "caches in use", r.Catalog.Caching)
 }
 
+// LeaveOneConnection takes all connections of the registry's pool but one, until the test ends.
+func (r *Registry) LeaveOneConnection(t testing.TB) {
+	t.Helper()
+	for range r.DB.Pool.Config().MaxConns - 1 {
+		taken, err := r.DB.Pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(taken.Release)
+	}
+}
+
 // Eventually calls `ok` again and again until it returns true. If `ok` hasn't returned true
 // after 2 min, Eventually fails the test with a message that contains `what`.
 func Eventually(t testing.TB, what string, ok func() bool) {

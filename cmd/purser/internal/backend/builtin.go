@@ -20,7 +20,7 @@ const (
 	postgresQuick    = time.Minute // a server that exits sooner has failed quickly
 	postgresFailures = 6           // quick failures in a row before supervise gives up
 	postgresStop     = 30 * time.Second
-	spareConnections = 20 // for listeners, migrations, psql and PostgreSQL itself
+	spareConnections = 20 // for commands, psql and PostgreSQL itself
 )
 
 // PostgresDir returns the data directory of the built-in PostgreSQL.
@@ -44,7 +44,7 @@ func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 	p := &Postgres{log: log, opt: builtinpg.Options{
 		DataDir: PostgresDir(cfg), Background: true, Existing: existing, Log: log.With("component", "postgres"),
 		Settings: map[string]string{
-			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+ReviewConns(cfg)+PruneConns+spareConnections)),
+			"max_connections": strconv.Itoa(max(100, OpenedConns(cfg)+spareConnections)),
 		},
 	}}
 	p.reserve = newReserveFile(cfg, log)

@@ -28,6 +28,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pgsession"
@@ -207,15 +208,33 @@ func OpenReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: ReviewConns(cfg), Connected: foreground(cfg, dsn, log), Log: log})
 }
 
-// PruneConns is the size of auto-pruning's pool: one connection for the snapshot in which
-// policies judge tags, one for deletions, and two for previews and other queries.
-const PruneConns = 4
+// PruneConns is the size of auto-pruning's pool. The worker has up to four connections at once: for the
+// snapshot in which policies judge tags, for that of a time slice in which it pauses, for a deletion, and
+// for a query during the deletion. The rest serves queries of previews.
+const PruneConns = 6
 
 // OpenPrunes opens the pool of auto-pruning. It is the only pool without priority in the
 // built-in PostgreSQL (see foreground), since its statements are long and few clients wait
 // for them.
 func OpenPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: PruneConns, Log: log})
+}
+
+// CheckConns is the size of the pool for checks of the store: one connection for each list that a check
+// compares with the store. Requests to the store come between two pages of a list, so a check keeps
+// these connections for as long as it runs, which may be hours.
+const CheckConns = check.DefaultParallel
+
+// OpenChecks opens the pool for checks of the store.
+func OpenChecks(ctx context.Context, dsn string, log *slog.Logger) (*db.DB, error) {
+	return db.Open(ctx, db.Options{DSN: dsn, ApplicationName: "purser check", MaxConns: CheckConns, Log: log})
+}
+
+// OpenedConns returns how many connections one server may open to the database: those of its pools, one
+// that listens for notifications of other servers, one that tells them that it is alive, and two with
+// which it migrates at first and makes backups later.
+func OpenedConns(cfg *config.Config) int {
+	return cfg.Database.MaxConns + ReviewConns(cfg) + PruneConns + CheckConns + LooseConns + 4
 }
 
 // openQuiet opens a pool for background work that must give way to clients. Options.Replica

@@ -142,8 +142,7 @@ func (d *doctor) examineConnections(ctx context.Context) error {
 		}
 		replicas = max(len(servers), 1)
 	}
-	// A process also listens for notifications, and migrates with two connections.
-	each := d.cfg.Database.MaxConns + backend.ReviewConns(d.cfg) + backend.PruneConns + backend.LooseConns + 3
+	each := backend.OpenedConns(d.cfg)
 	if need := each * replicas; room.Connections < need {
 		d.find(levelWarning, room.Of, "raise the limit in PostgreSQL, or lower database.max_conns or gc.workers",
 			"it allows %d connections, and %d replicas may open %d each: requests fail when there is none left", room.Connections, replicas, each)

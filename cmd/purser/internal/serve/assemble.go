@@ -35,6 +35,7 @@ type dependencies struct {
 	db      *db.DB
 	reviews *db.DB
 	prunes  *db.DB
+	checks  *db.DB
 	keys    *backend.LooseKeys
 	store   *storeid.Store
 	pulls   pullParts
@@ -118,7 +119,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		return nil, nil, err
 	}
 	handler, err := p.mount(cfg, front, access, management.Options{
-		Catalog: c, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
+		Catalog: c, Checks: p.checks, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage}, Clocks: p.clocks,
 	})

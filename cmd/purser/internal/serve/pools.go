@@ -17,6 +17,7 @@ type pools struct {
 	metadata *db.DB // for requests
 	reviews  *db.DB // for garbage collection
 	prunes   *db.DB // for auto-pruning
+	checks   *db.DB // for checks of the store
 	keys     *backend.LooseKeys
 	stats    *statistics
 }
@@ -40,6 +41,9 @@ func openPools(ctx context.Context, cfg *config.Config, dsn string, replica uuid
 	if p.prunes, err = backend.OpenPrunes(ctx, cfg, dsn, log); err != nil {
 		return nil, err
 	}
+	if p.checks, err = backend.OpenChecks(ctx, dsn, log); err != nil {
+		return nil, err
+	}
 	err = backend.Patiently(ctx, cfg, log, func() (err error) {
 		p.keys, err = backend.OpenLooseKeys(ctx, cfg, dsn, log)
 		return err
@@ -50,17 +54,13 @@ func openPools(ctx context.Context, cfg *config.Config, dsn string, replica uuid
 	return p, backend.Patiently(ctx, cfg, log, func() error { return p.count(ctx, cfg, log) })
 }
 
-// otherConns is how many connections this process needs outside of its pools: one that
-// listens for notifications of other processes, and two that a migration uses.
-const otherConns = 3
-
 // count logs a warning if PostgreSQL allows fewer connections than this process may open.
 func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	room, err := p.metadata.Room(ctx)
 	if err != nil {
 		return err
 	}
-	if need := cfg.Database.MaxConns + backend.ReviewConns(cfg) + backend.PruneConns + backend.LooseConns + otherConns; room.Connections < need {
+	if need := backend.OpenedConns(cfg); room.Connections < need {
 		log.WarnContext(ctx, "PostgreSQL allows fewer connections than this process may open: requests and background work fail when there is none left. "+
 			"Raise the limit there, or lower database.max_conns or gc.workers", "limit_of", room.Of, "limit", room.Connections, "needed", need)
 	}
@@ -72,7 +72,7 @@ func (p *pools) close() {
 	if p.keys != nil {
 		p.keys.Close()
 	}
-	for _, d := range []*db.DB{p.prunes, p.reviews, p.metadata} {
+	for _, d := range []*db.DB{p.checks, p.prunes, p.reviews, p.metadata} {
 		if d != nil {
 			d.Close()
 		}

@@ -150,7 +150,7 @@ func (s starting) run(ctx context.Context, cfg *config.Config, announce func(*so
 	}
 	defer data.close()
 	p := dependencies{
-		db: data.pools.metadata, reviews: data.pools.reviews, prunes: data.pools.prunes, keys: data.pools.keys, store: data.store,
+		db: data.pools.metadata, reviews: data.pools.reviews, prunes: data.pools.prunes, checks: data.pools.checks, keys: data.pools.keys, store: data.store,
 		loops: data.loops, replica: data.replica, metrics: s.metrics, log: s.log, tracing: s.tracing,
 		hosts: hosts(s.socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits: s.limits, disks: data.disks,
 	}
