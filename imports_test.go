@@ -101,6 +101,7 @@ var layers = map[string]rule{
 	"internal/storeid":             {layer: 5, also: []string{"internal/check"}},
 	"internal/autoprune":           {layer: 4},
 	"internal/policy":              {layer: 3},
+	"internal/judge":               {layer: 3, also: []string{"internal/policy"}},
 	"internal/backup":              {layer: 5},
 	"internal/registryimport":      {layer: 5, also: []string{"internal/check"}}, // takes over the storage of another registry; its tests check
 	"internal/api":                 {layer: 5, also: []string{"internal/check"}}, // what the management API and the command line share

@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/bench/meter"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -31,8 +32,8 @@ func (b *bench) forecasting(ctx context.Context) error {
 	}
 	fmt.Fprintf(os.Stderr, "%d tags in %d repositories, %d entries in the audit log, filled in %s\n", b.tags, b.repositories, entries, time.Since(start).Round(time.Second))
 	p, err := autoprune.New(autoprune.Options{DB: b.main, Background: b.pruning, Catalog: b.catalog, Log: b.log,
-		Pulls: func(context.Context) (autoprune.PullRecord, error) {
-			return autoprune.PullRecord{Since: time.Unix(0, 0)}, nil
+		Pulls: func(context.Context) (judge.PullRecord, error) {
+			return judge.PullRecord{Since: time.Unix(0, 0)}, nil
 		}})
 	if err != nil {
 		return err

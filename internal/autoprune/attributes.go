@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -46,9 +47,9 @@ func (r *tagReader) fillAttributes(ctx context.Context, page []candidate) error 
 // attributeJudge judges manifests by those policies that look at attributes.
 type attributeJudge struct {
 	saved   []Saved
-	reading PolicySet // the policies that look at attributes
+	reading judge.PolicySet // the policies that look at attributes
 	// platforms are the policies that count for each platform.
-	platforms PolicySet
+	platforms judge.PolicySet
 	// annotations and images say what the policies look at.
 	annotations, images bool
 }
@@ -73,8 +74,8 @@ func newAttributeJudge(saved []Saved) *attributeJudge {
 }
 
 // asks returns whether a policy needs the attributes of the tag's manifest.
-func (j *attributeJudge) asks(t *Tag) bool {
-	if t.attached() {
+func (j *attributeJudge) asks(t *judge.Tag) bool {
+	if t.Attached() {
 		return false
 	}
 	for i := range (j.reading | j.platforms).All() {
@@ -88,13 +89,13 @@ func (j *attributeJudge) asks(t *Tag) bool {
 // matches are the policies whose selectors by attributes select and don't select a manifest, and
 // its platforms as Tag.Platforms has them.
 type matches struct {
-	matched, unmatched PolicySet
+	matched, unmatched judge.PolicySet
 	platforms          string
 }
 
 // annotated returns the policies whose selector annotations selects a manifest with these
 // annotations, or that have none.
-func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) {
+func (j *attributeJudge) annotated(annotations map[string]string) (s judge.PolicySet) {
 	for i := range j.reading.All() {
 		if j.saved[i].Policy.MatchAnnotations(annotations) {
 			s = s.With(i)
@@ -104,9 +105,9 @@ func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) 
 }
 
 // judge judges a manifest with these images, whose annotations select `annotated`.
-func (j *attributeJudge) judge(annotated PolicySet, images []policy.ImageAttributes) (m matches) {
+func (j *attributeJudge) judge(annotated judge.PolicySet, images []policy.ImageAttributes) (m matches) {
 	if j.platforms != 0 {
-		m.platforms = PlatformsOf(images)
+		m.platforms = judge.PlatformsOf(images)
 	}
 	for i := range j.reading.All() {
 		if !annotated.Has(i) {
@@ -133,7 +134,7 @@ type listedImage struct {
 // indexAttributes is what is kept of an index's payload, which may have 4 MiB: by which policies
 // its annotations are selected, and which images it lists.
 type indexAttributes struct {
-	annotated PolicySet
+	annotated judge.PolicySet
 	images    []indexImage
 }
 

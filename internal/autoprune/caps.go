@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -215,13 +216,13 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 
 // countCapped counts what the policies of the rules that have a cap would delete in a
 // repository if no policy waited; the count of policy i is in element i.
-func countCapped(ctx context.Context, r *tagReader, rules Rules) ([]capCount, error) {
+func countCapped(ctx context.Context, r *tagReader, rules judge.Rules) ([]capCount, error) {
 	rules.Now, rules.IgnoreWaits = r.s.Now, true
-	verdict, err := Evaluate(rules, r.repository(ctx))
+	verdict, err := judge.Evaluate(rules, r.repository(ctx))
 	if err != nil {
 		return nil, err
 	}
-	r.verdicts = []*Verdict{verdict}
+	r.verdicts = []*judge.Verdict{verdict}
 	counts := make([]capCount, len(rules.Policies))
 	for i := range counts {
 		counts[i].Undecided = verdict.Rests(i) != ""
@@ -238,7 +239,7 @@ func countCapped(ctx context.Context, r *tagReader, rules Rules) ([]capCount, er
 			case selected:
 				counts[i].Considered++
 				counts[i].Selected++
-			case !t.tag.attached() && t.tag.ConsideredBy(p, i):
+			case !t.tag.Attached() && t.tag.ConsideredBy(p, i):
 				counts[i].Considered++
 			}
 		}
@@ -292,7 +293,7 @@ func (e *cappedError) Error() string {
 // sets[i]. It fails with cappedError if a policy has then deleted more than it may. It uses up
 // approvals in the deletion's transaction, so an approval serves one run, and no deletion
 // without the mark commits.
-func (v *repositoryRun) deletedBy(ctx context.Context, tx pgx.Tx, sets []PolicySet, gone []int64) (*caps, error) {
+func (v *repositoryRun) deletedBy(ctx context.Context, tx pgx.Tx, sets []judge.PolicySet, gone []int64) (*caps, error) {
 	u := v.slice
 	if u.caps == nil {
 		return nil, nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // TestStrangeConfigurations: policies are in doubt about configurations that are damaged in the
@@ -38,7 +39,7 @@ func TestStrangeConfigurations(t *testing.T) {
 	l.must(err)
 	var doubtful []string
 	for _, one := range preview.Staying {
-		if one.Code == autoprune.Doubtful {
+		if one.Code == judge.Doubtful {
 			doubtful = append(doubtful, one.Tag)
 		}
 	}

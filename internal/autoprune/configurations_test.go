@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // countingStore is a store that counts how often each object is opened, and can fail.
@@ -129,7 +130,7 @@ func TestRunReadsConfigurations(t *testing.T) {
 	for _, one := range preview.Going {
 		going = append(going, one.Tag)
 	}
-	if !slices.Equal(going, []string{"multi", "test"}) || preview.Reasons[autoprune.Doubtful] != 4 {
+	if !slices.Equal(going, []string{"multi", "test"}) || preview.Reasons[judge.Doubtful] != 4 {
 		t.Errorf("a preview: %v go, for the reasons %v", going, preview.Reasons)
 	}
 	if text := fmt.Sprint(preview.Policies); !strings.Contains(text, "selects none of 4 tags") {

@@ -7,11 +7,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Contents returns what the given manifests store.
-func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]Content, error) {
+func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]judge.Content, error) {
 	rows, err := s.tx.Query(ctx, `
 		SELECT want.place - 1, m.size, m.configuration || COALESCE(l.layers, '')
 		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, place)
@@ -29,7 +30,7 @@ func (s *snapshot) Contents(ctx context.Context, manifests []int64) ([]Content, 
 	if err != nil {
 		return nil, s.failed(err)
 	}
-	list := make([]Content, len(manifests))
+	list := make([]judge.Content, len(manifests))
 	for i, id := range manifests {
 		list[i].Manifest = id
 	}
@@ -93,15 +94,15 @@ func (s *snapshot) BlobSizes(ctx context.Context, blobs []string) (map[string]in
 
 // Kept returns the references from the given manifests to those that they keep from garbage
 // collection: an index keeps the manifests that it lists, and a subject its referrers.
-func (s *snapshot) Kept(ctx context.Context, manifests []int64) ([]Reference, error) {
-	var list []Reference
+func (s *snapshot) Kept(ctx context.Context, manifests []int64) ([]judge.Reference, error) {
+	var list []judge.Reference
 	for _, read := range []func(context.Context, []int64) ([]link, error){s.Children, s.Referrers} {
 		links, err := read(ctx, manifests)
 		if err != nil {
 			return nil, err
 		}
 		for _, l := range links {
-			list = append(list, Reference{Parent: l.Keeper, Child: l.Kept})
+			list = append(list, judge.Reference{Parent: l.Keeper, Child: l.Kept})
 		}
 	}
 	return list, nil
@@ -109,14 +110,14 @@ func (s *snapshot) Kept(ctx context.Context, manifests []int64) ([]Reference, er
 
 // withContents lets the repository tell what manifests store. It calls `before` before each
 // statement; an error of it ends the evaluation.
-func (s *snapshot) withContents(ctx context.Context, r Repository, before func(context.Context) error) Repository {
-	r.Kept = func(manifests []int64) ([]Reference, error) {
+func (s *snapshot) withContents(ctx context.Context, r judge.Repository, before func(context.Context) error) judge.Repository {
+	r.Kept = func(manifests []int64) ([]judge.Reference, error) {
 		if err := before(ctx); err != nil {
 			return nil, err
 		}
 		return s.Kept(ctx, manifests)
 	}
-	r.Contents = func(manifests []int64) ([]Content, error) {
+	r.Contents = func(manifests []int64) ([]judge.Content, error) {
 		if err := before(ctx); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -25,8 +26,8 @@ const maxGivingWay = 20
 // `part`. If other transactions have locked rows of the repository (errBusy), it waits a
 // moment and tries again with half as many tags per call, so that clients don't wait for
 // pruning. It returns errBusy after maxGivingWay failures in succession.
-func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list []candidate,
-	del func(ctx context.Context, verdict *Verdict, part []candidate) error,
+func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *judge.Verdict, list []candidate,
+	del func(ctx context.Context, verdict *judge.Verdict, part []candidate) error,
 ) error {
 	size, busy := len(list), 0
 	for len(list) > 0 {
@@ -59,7 +60,7 @@ func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list 
 
 // deleteTags deletes the tags in `part`, which aren't attached to other images, except tags
 // that the verdict now keeps because a client has used them meanwhile (lookAgain).
-func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part []candidate) error {
+func (v *repositoryRun) deleteTags(ctx context.Context, verdict *judge.Verdict, part []candidate) error {
 	look, part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
 		return err
@@ -72,7 +73,7 @@ func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part [
 // transaction that deletes them first locks rows and checks again that no tag reaches the
 // image, or that the orphan's image is missing. Before that, lookAgain drops orphans that
 // the verdict now keeps because a client has used them meanwhile.
-func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, part []candidate) error {
+func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *judge.Verdict, part []candidate) error {
 	look, part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
 		return err
@@ -88,10 +89,10 @@ func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, pa
 			return nil, err
 		}
 		for _, g := range part {
-			d, named := AttachedTo(g.Name)
+			d, named := judge.AttachedTo(g.Name)
 			switch {
-			case !g.tag.orphan() && free[g.tag.Image],
-				g.tag.orphan() && alone[g.Manifest] && (!named || absent[d]):
+			case !g.tag.Orphan() && free[g.tag.Image],
+				g.tag.Orphan() && alone[g.Manifest] && (!named || absent[d]):
 				list = append(list, g)
 			}
 		}
@@ -105,7 +106,7 @@ func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, pa
 func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []candidate) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
-		if !g.tag.orphan() {
+		if !g.tag.Orphan() {
 			images[g.tag.Image] = true
 		}
 	}
@@ -132,11 +133,11 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 	var digests []oci.DigestPrefix
 	var manifests []int64
 	for _, g := range part {
-		if !g.tag.orphan() {
+		if !g.tag.Orphan() {
 			continue
 		}
 		manifests = append(manifests, g.Manifest)
-		if d, named := AttachedTo(g.Name); named {
+		if d, named := judge.AttachedTo(g.Name); named {
 			digests = append(digests, d)
 		}
 	}
@@ -231,9 +232,9 @@ func (v *repositoryRun) inTx(ctx context.Context, look lastLook, choose func(q d
 
 // prunedReason says why a policy deleted a tag, in the form that the audit log stores.
 type prunedReason struct {
-	Code     Code     `json:"code"`
-	Reason   string   `json:"reason"`
-	Policies []string `json:"policies"` // all policies that took it
+	Code     judge.Code `json:"code"`
+	Reason   string     `json:"reason"`
+	Policies []string   `json:"policies"` // all policies that took it
 }
 
 // prunedDetail is the JSON detail of the audit entry of a deleted tag: why the tag was
@@ -248,9 +249,9 @@ type prunedDetail struct {
 // batch converts the tags in `list` to a tagBatch for DeleteTags, with the details for
 // their audit entries. The results `policies` and `sets` have, for each element of b.Reasons,
 // the id of the policy to which the reason refers, and all policies that select these tags.
-func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, sets []PolicySet, err error) {
+func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, sets []judge.PolicySet, err error) {
 	type why struct {
-		Decision
+		judge.Decision
 		reason string
 	}
 	b = tagBatch{

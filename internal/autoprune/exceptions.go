@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // Exception says that the policies of the namespace and of the registry delete nothing in a
@@ -22,7 +23,7 @@ type Exception struct {
 }
 
 // except marks the policies if the repository is an exception.
-func (l *policies) except(t catalog.Repository, list []Applied) []Applied {
+func (l *policies) except(t catalog.Repository, list []judge.Applied) []judge.Applied {
 	for i := range list {
 		list[i].Excepted = l.exceptions[t.ID]
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -42,7 +43,7 @@ func TestExceptionStopsPolicies(t *testing.T) {
 	}
 	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Repository: "app/web"}, autoprune.PreviewOptions{})
 	r.must(err)
-	if preview.Deleted != 0 || len(preview.Staying) == 0 || preview.Staying[0].Code != autoprune.Inactive {
+	if preview.Deleted != 0 || len(preview.Staying) == 0 || preview.Staying[0].Code != judge.Inactive {
 		t.Errorf("the preview has %+v", preview.Staying)
 	}
 	list, _, err := r.pruner.Exceptions(t.Context(), autoprune.Target{Namespace: "app"}, "", 10)
@@ -134,7 +135,7 @@ func TestImmutableTagsStay(t *testing.T) {
 	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "2d"}`)
 	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Repository: "app/web"}, autoprune.PreviewOptions{})
 	r.must(err)
-	if preview.Reasons[autoprune.Protected] != 1 || preview.Staying[0].Reason != "protected: it is immutable" {
+	if preview.Reasons[judge.Protected] != 1 || preview.Staying[0].Reason != "protected: it is immutable" {
 		t.Errorf("the preview has %+v", preview.Staying)
 	}
 	_, p := r.replica(func(o *autoprune.Options) {

@@ -2,12 +2,12 @@ package autoprune
 
 import (
 	"context"
-	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 type (
@@ -19,9 +19,6 @@ type (
 )
 
 var ErrBusy = errBusy
-
-// SetMaxGroups changes how many groups the keep rules of a repository may have.
-func SetMaxGroups(n int) { maxGroups = n }
 
 // Work does one time slice of the worker.
 func (p *Pruner) Work(ctx context.Context) (more bool, err error) { return p.work(ctx) }
@@ -53,26 +50,6 @@ func (p *Pruner) ReadTags(ctx context.Context, t catalog.Repository) (page []Tag
 		return s.Tags(ctx, "", 1000, func(row tagRow) { page = append(page, row) })
 	})
 	return page, err
-}
-
-// PolicySetOf returns the set of the given indexes, each below [MaxPolicies].
-func PolicySetOf(places ...int) PolicySet {
-	var s PolicySet
-	for _, i := range places {
-		s = s.With(i)
-	}
-	return s
-}
-
-// Tags yields the elements of a slice.
-func Tags(tags []Tag) iter.Seq2[Tag, error] {
-	return func(yield func(Tag, error) bool) {
-		for i := range tags {
-			if !yield(tags[i], nil) {
-				return
-			}
-		}
-	}
 }
 
 // Told makes the forecast call fn for each tag that it deletes.
@@ -126,7 +103,7 @@ func (p *Pruner) Unused(ctx context.Context, t catalog.Repository, manifests []i
 
 // EnoughWithoutTime searches for the tags that free some bytes when there is no time left.
 func EnoughWithoutTime(ctx context.Context) (tags int, freed int64, err error) {
-	f := &freePlanner{until: time.Now().Add(-time.Second), order: make([]FreePlace, 3)}
+	f := &freePlanner{until: time.Now().Add(-time.Second), order: make([]judge.FreePlace, 3)}
 	return f.enough(ctx, 10)
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
+const day = 24 * time.Hour
+
 func TestMain(m *testing.M) {
 	testscale.Properties()
 	dbtest.Main(m)

@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -288,12 +289,12 @@ func (f *forecasting) alive(ctx context.Context) error {
 
 // rules returns the rules by which the days of a repository are judged: those of a run, but
 // policies that observe or wait delete tags.
-func (f *forecasting) rules(t catalog.Repository) (Rules, []Saved) {
+func (f *forecasting) rules(t catalog.Repository) (judge.Rules, []Saved) {
 	rules, saved := f.policies.of(t)
 	if f.o.Policy != nil {
 		rules.Policies, saved = nil, nil
 		if f.o.Policy.AppliesIn(t.Path) {
-			rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: *f.o.Policy}}
+			rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: *f.o.Policy}}
 			saved = []Saved{{Policy: *f.o.Policy}}
 		}
 	}
@@ -357,7 +358,7 @@ func (f *forecasting) finish() {
 	if len(f.out.Days) < f.o.Days {
 		began := "is empty"
 		if !f.begun.IsZero() {
-			began = "begins at " + Stamp(f.begun)
+			began = "begins at " + judge.Stamp(f.begun)
 		}
 		f.note("the audit log %s, so the forecast has %d of %d days", began, len(f.out.Days), f.o.Days)
 	}

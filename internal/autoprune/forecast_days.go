@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -84,13 +85,13 @@ func (t *pastTag) last() *pastState {
 
 // judge evaluates the tags in the states that `state` returns, and calls `gone` for each tag
 // that the verdict deletes.
-func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *pastState, gone func(*pastTag)) (*Verdict, error) {
-	repository := h.s.withContents(ctx, Repository{
-		Tags: func(yield func(Tag, error) bool) {
+func (h *history) judge(ctx context.Context, rules judge.Rules, state func(*pastTag) *pastState, gone func(*pastTag)) (*judge.Verdict, error) {
+	repository := h.s.withContents(ctx, judge.Repository{
+		Tags: func(yield func(judge.Tag, error) bool) {
 			for i := range h.tags {
 				if i%1024 == 0 {
 					if err := h.f.alive(ctx); err != nil {
-						yield(Tag{}, err)
+						yield(judge.Tag{}, err)
 						return
 					}
 				}
@@ -100,7 +101,7 @@ func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *
 				}
 			}
 		},
-		Parents: func(manifests []int64) ([]Reference, error) { return h.parentsOf(ctx, manifests) },
+		Parents: func(manifests []int64) ([]judge.Reference, error) { return h.parentsOf(ctx, manifests) },
 		Stock:   h.stock,
 	}, h.f.alive)
 	if h.s.holds {
@@ -111,7 +112,7 @@ func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *
 			return slices.DeleteFunc(slices.Clone(manifests), func(id int64) bool { return !h.held[id] }), nil
 		}
 	}
-	verdict, err := Evaluate(rules, repository)
+	verdict, err := judge.Evaluate(rules, repository)
 	if err != nil || !verdict.HasCandidates() && !verdict.ImagesGo() {
 		return verdict, err
 	}
@@ -139,7 +140,7 @@ func (h *history) judge(ctx context.Context, rules Rules, state func(*pastTag) *
 }
 
 // parentsOf returns the references to the given manifests, and remembers them for other days.
-func (h *history) parentsOf(ctx context.Context, manifests []int64) (list []Reference, err error) {
+func (h *history) parentsOf(ctx context.Context, manifests []int64) (list []judge.Reference, err error) {
 	var asked []int64
 	for _, id := range manifests {
 		if _, known := h.parents[id]; !known {
@@ -154,7 +155,7 @@ func (h *history) parentsOf(ctx context.Context, manifests []int64) (list []Refe
 		return nil, err
 	}
 	for _, l := range links {
-		h.parents[l.Kept] = append(h.parents[l.Kept], Reference{Parent: l.Keeper, Child: l.Kept})
+		h.parents[l.Kept] = append(h.parents[l.Kept], judge.Reference{Parent: l.Keeper, Child: l.Kept})
 	}
 	for _, id := range manifests {
 		list = append(list, h.parents[id]...)
@@ -233,7 +234,7 @@ func (h *history) sweep(ctx context.Context) error {
 		rules := h.rules
 		rules.Now = h.f.out.Now
 		if len(rules.Policies) > 0 {
-			rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: settings[i].policy}}
+			rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: settings[i].policy}}
 		}
 		_, err := h.judge(ctx, rules, (*pastTag).last, func(t *pastTag) {
 			h.stay[i]--

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -21,7 +22,7 @@ type history struct {
 	f       *forecasting
 	s       *snapshot
 	target  catalog.Repository
-	rules   Rules
+	rules   judge.Rules
 	saved   []Saved
 	tags    []pastTag
 	states  int                  // of all tags
@@ -30,15 +31,15 @@ type history struct {
 	// is gone by now has an id above goneManifests.
 	manifests []pastManifest
 	places    map[int64]int32
-	selecting PolicySet                  // the policies that look at manifests
+	selecting judge.PolicySet            // the policies that look at manifests
 	images    map[oci.DigestPrefix]int64 // ids of manifests that names of tags refer to
 	// imageSince is since when the repository has a manifest that tags belong to.
 	imageSince map[int64]time.Time
-	uses       []Tag                 // last-used times: see pastState.use
-	parents    map[int64][]Reference // of manifests that were asked for
-	held       map[int64]bool        // manifests that were asked for
+	uses       []judge.Tag                 // last-used times: see pastState.use
+	parents    map[int64][]judge.Reference // of manifests that were asked for
+	held       map[int64]bool              // manifests that were asked for
 	heldNames  map[string]bool
-	stock      *Stock        // what manifests store, as far as a day has asked for it
+	stock      *judge.Stock  // what manifests store, as far as a day has asked for it
 	lives      map[int64]int // number of tags of gone manifests that names of tags refer to, on the day that is judged
 
 	days    []ForecastDay
@@ -46,7 +47,7 @@ type history struct {
 	current int64   // number of tags that exist now
 	levels  map[int64]storedLevel
 	blobs   map[string]storedBlob // that these manifests need; nil: see weighStored
-	notices []Notice
+	notices []judge.Notice
 	unknown forecastUnknown
 	told    []toldTag // for ForecastOptions.deleted
 }
@@ -84,8 +85,8 @@ type pastTag struct {
 	exists bool // now, in its last state
 	// immutable says that nobody may delete the tag, in whichever state: as now, so on all days.
 	immutable bool
-	named     bool      // its name refers to an image
-	names     PolicySet // the policies whose patterns select its name
+	named     bool            // its name refers to an image
+	names     judge.PolicySet // the policies whose patterns select its name
 	// state is the index of the state on the day that is judged, -1 before the first; gone says
 	// that the policies deleted the tag in this state, on the day goneDay.
 	state   int32
@@ -113,9 +114,9 @@ func (h *history) read(ctx context.Context) error {
 	h.digests = make(map[oci.Digest]int64)
 	h.places, h.images = make(map[int64]int32), make(map[oci.DigestPrefix]int64)
 	h.imageSince = make(map[int64]time.Time)
-	h.parents, h.held, h.heldNames, h.lives = make(map[int64][]Reference), make(map[int64]bool), make(map[string]bool), make(map[int64]int)
-	h.stock = NewStock(h.s.withContents(ctx, Repository{}, h.f.alive))
-	h.levels, h.uses = make(map[int64]storedLevel), make([]Tag, 1)
+	h.parents, h.held, h.heldNames, h.lives = make(map[int64][]judge.Reference), make(map[int64]bool), make(map[string]bool), make(map[int64]int)
+	h.stock = judge.NewStock(h.s.withContents(ctx, judge.Repository{}, h.f.alive))
+	h.levels, h.uses = make(map[int64]storedLevel), make([]judge.Tag, 1)
 	rows, err := h.readCurrent(ctx)
 	if err != nil {
 		return err
@@ -282,7 +283,7 @@ func findCurrent(rows []currentTag, name string) (place int, found bool) {
 // addTag adds a tag, whose row is nil if the tag doesn't exist now.
 func (h *history) addTag(name string, row *currentTag, events []audit.TagEvent, before map[string]audit.TagEvent) {
 	t := pastTag{name: name, exists: row != nil, immutable: row != nil && row.Immutable, state: -1}
-	_, t.named = AttachedTo(name)
+	_, t.named = judge.AttachedTo(name)
 	if len(events) == 0 {
 		s := pastState{pushed: row.Pushed, manifest: row.Manifest}
 		if row.Pushed.After(h.first()) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/testscale"
 )
@@ -31,8 +32,8 @@ func newPlay(t *testing.T, seed uint64) *play {
 	p := &play{rand: rand.New(rand.NewPCG(seed, 1)), used: map[string]time.Time{}, since: time.Now().Add(-300 * day), ids: map[int64]string{}}
 	p.registry = setup(t, func(o *autoprune.Options) {
 		o.Page = 7
-		o.Pulls = func(context.Context) (autoprune.PullRecord, error) { return autoprune.PullRecord{Since: p.since}, nil }
-		o.Used = func(_ context.Context, repository int64, tags []*autoprune.Tag) error {
+		o.Pulls = func(context.Context) (judge.PullRecord, error) { return judge.PullRecord{Since: p.since}, nil }
+		o.Used = func(_ context.Context, repository int64, tags []*judge.Tag) error {
 			for _, t := range tags {
 				t.Pulled = p.used[p.ids[repository]+":"+t.Name]
 			}

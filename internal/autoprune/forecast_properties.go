@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -66,7 +67,7 @@ func (s *snapshot) Created(ctx context.Context, manifests []int64, each func(id 
 func (h *history) namedImages(ctx context.Context) error {
 	var list []oci.DigestPrefix
 	for i := range h.tags {
-		if d, ok := AttachedTo(h.tags[i].name); ok {
+		if d, ok := judge.AttachedTo(h.tags[i].name); ok {
 			list = append(list, d)
 		}
 	}
@@ -195,7 +196,7 @@ func (h *history) readUses(ctx context.Context) error {
 		return nil
 	}
 	var states []*pastState
-	var tags []*Tag
+	var tags []*judge.Tag
 	ask := func() error {
 		if err := h.f.alive(ctx); err != nil || len(tags) == 0 {
 			return err
@@ -205,7 +206,7 @@ func (h *history) readUses(ctx context.Context) error {
 		}
 		for i, t := range tags {
 			states[i].use = int32(len(h.uses))
-			h.uses = append(h.uses, Tag{Pulled: t.Used()})
+			h.uses = append(h.uses, judge.Tag{Pulled: t.Used()})
 		}
 		states, tags = states[:0], tags[:0]
 		return nil
@@ -220,7 +221,7 @@ func (h *history) readUses(ctx context.Context) error {
 				s.use = unknownUse
 				continue
 			}
-			states, tags = append(states, s), append(tags, &Tag{Name: h.tags[i].name, Manifest: s.manifest})
+			states, tags = append(states, s), append(tags, &judge.Tag{Name: h.tags[i].name, Manifest: s.manifest})
 			if len(tags) == h.f.p.opt.Page {
 				if err := ask(); err != nil {
 					return err
@@ -245,20 +246,20 @@ func (h *history) asksUse(t *pastTag, s *pastState) bool {
 }
 
 // tag returns a tag in a state as policies see it at a time.
-func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
+func (h *history) tag(p *pastTag, s *pastState, at time.Time) judge.Tag {
 	m := &h.manifests[s.place]
-	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable, Names: p.names, NamesKnown: true}
+	t := judge.Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject, Immutable: p.immutable, Names: p.names, NamesKnown: true}
 	if p.named {
-		prefix, _ := AttachedTo(p.name)
+		prefix, _ := judge.AttachedTo(p.name)
 		image, known := h.images[prefix]
 		if lives, counted := h.lives[image]; known && (!counted || lives > 0) {
 			t.Image = image
 		} else if t.Image == 0 {
-			t.Image = MissingImage
+			t.Image = judge.MissingImage
 		}
 	}
 	if t.Image > 0 && h.imageSince[t.Image].After(at) {
-		t.Image = MissingImage
+		t.Image = judge.MissingImage
 	}
 	t.MediaType, t.ArtifactType, t.Size = m.MediaType, m.ArtifactType, m.Size
 	t.Matched, t.Unmatched, t.Platforms = m.matched, m.unmatched, m.platforms

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -33,20 +34,20 @@ import (
 type freeRequest struct {
 	id    string
 	age   policy.Age
-	bound FreePlace
+	bound judge.FreePlace
 	since time.Time
 }
 
 // withFree adds the policy of a request to free, unless the repository is an exception or as many
 // policies apply as may.
-func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules, []Saved) {
-	if l.free == nil || l.exceptions[t.ID] || len(r.Policies) >= MaxPolicies {
+func (l *policies) withFree(t catalog.Repository, r judge.Rules, saved []Saved) (judge.Rules, []Saved) {
+	if l.free == nil || l.exceptions[t.ID] || len(r.Policies) >= judge.MaxPolicies {
 		return r, saved
 	}
 	frees := policy.Policy{Method: policy.LastPulled, OlderThan: l.free.age}
 	frees.RequireReporter = requiredReporters(r.Policies)
-	bound := &FreeBound{Place: l.free.bound, Since: l.free.since, Repository: t.ID}
-	r.Policies = append(r.Policies, Applied{ID: l.free.id, Scope: policy.NamespaceScope, Policy: frees, Bound: bound, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&frees)})
+	bound := &judge.FreeBound{Place: l.free.bound, Since: l.free.since, Repository: t.ID}
+	r.Policies = append(r.Policies, judge.Applied{ID: l.free.id, Scope: policy.NamespaceScope, Policy: frees, Bound: bound, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&frees)})
 	// Somebody has seen in the plan what it deletes.
 	return r, append(saved, Saved{ID: l.free.id, Policy: frees, bound: bound, Confirmed: []policy.WarningCode{Everything}})
 }
@@ -54,7 +55,7 @@ func (l *policies) withFree(t catalog.Repository, r Rules, saved []Saved) (Rules
 // requiredReporters returns the reporters that a repository's policies require, also those that only
 // observe. Whoever requires a reporter says that nothing is known to be unused without it, so bytes are
 // freed in the repository only while all of them are live.
-func requiredReporters(list []Applied) (names []string) {
+func requiredReporters(list []judge.Applied) (names []string) {
 	for _, a := range list {
 		if a.Policy.Mode != policy.Off {
 			names = append(names, a.Policy.RequireReporter...)
@@ -86,7 +87,7 @@ func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool
 		FROM (SELECT) one LEFT JOIN mine ON true`, t.namespace, t.run, t.resumed, freeLasts).
 		Scan(&id, &age, &known, &at, &repository, &name, &since, &waits)
 	if err == nil && id != nil {
-		f := freeRequest{id: *id, since: *since, bound: FreePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
+		f := freeRequest{id: *id, since: *since, bound: judge.FreePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
 		if f.age, err = policy.ParseAge(*age); err == nil && l.pulls.Since.Truncate(time.Microsecond).After(f.since) {
 			_, err = p.db.Pool.Exec(ctx, "DELETE FROM autoprunefree WHERE namespace_id = $1 AND run = $2", t.namespace, t.run)
 		} else {
@@ -101,11 +102,11 @@ func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool
 
 // FreeRequest is a plan that somebody lets happen.
 type FreeRequest struct {
-	Bytes      int64     `json:"bytes"`
-	UnusedFor  string    `json:"unused_for"`
-	Bound      FreePlace `json:"bound"`
-	Since      time.Time `json:"since"`
-	Namespaces []string  `json:"namespaces"`
+	Bytes      int64           `json:"bytes"`
+	UnusedFor  string          `json:"unused_for"`
+	Bound      judge.FreePlace `json:"bound"`
+	Since      time.Time       `json:"since"`
+	Namespaces []string        `json:"namespaces"`
 }
 
 // token returns the request as text for clients.

@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -57,8 +58,8 @@ type FreeRepository struct {
 // freeable is a repository with what a plan needs to know of its tags.
 type freeable struct {
 	target catalog.Repository
-	places []FreePlace // of the tags that may go
-	tags   []freeTag   // all tags
+	places []judge.FreePlace // of the tags that may go
+	tags   []freeTag         // all tags
 }
 
 // freeTag is a tag in a plan: it goes with the first `place` places of the order of all tags that may
@@ -76,7 +77,7 @@ type freePlanner struct {
 	age     policy.Age
 	until   time.Time
 	list    []*freeable
-	order   []FreePlace // of all tags that may go
+	order   []judge.FreePlace // of all tags that may go
 	tags    int
 	since   time.Time
 	notices map[string]bool
@@ -159,7 +160,7 @@ func (f *freePlanner) look(ctx context.Context, namespace string) error {
 	if len(ids) == 0 && namespace != "" {
 		return namespaceUnknown(namespace)
 	}
-	var pulls PullRecord
+	var pulls judge.PullRecord
 	for i, id := range ids {
 		l, err := f.p.load(ctx, f.p.db.Pool, id)
 		if err != nil {
@@ -199,7 +200,7 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 	for i := range rules.Policies {
 		rules.Policies[i].Excepted = true // they only keep
 	}
-	if len(rules.Policies) >= MaxPolicies {
+	if len(rules.Policies) >= judge.MaxPolicies {
 		f.notices["a repository to which as many policies apply as may keeps every tag"] = true
 		return nil
 	}
@@ -212,14 +213,14 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 		return nil
 	}
 	place := len(rules.Policies)
-	rules.Policies, saved = append(rules.Policies, Applied{ID: freeName, Scope: policy.NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
+	rules.Policies, saved = append(rules.Policies, judge.Applied{ID: freeName, Scope: policy.NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
 	return readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
 		if err := f.p.mayJudge(ctx, s.Now); err != nil {
 			return err
 		}
 		rules.Now = s.Now
 		r := &tagReader{p: f.p, s: s, target: target, saved: saved, alive: f.alive, step: f.alive}
-		verdict, err := Evaluate(rules, r.repository(ctx))
+		verdict, err := judge.Evaluate(rules, r.repository(ctx))
 		if err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 				f.notices[n.Text] = true
 			}
 		}
-		r.verdicts = []*Verdict{verdict}
+		r.verdicts = []*judge.Verdict{verdict}
 		return f.collect(ctx, r, verdict, rules, &freeable{target: target})
 	})
 }
@@ -236,7 +237,7 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 // freeName is the id of a plan's policy, and the policy of exemptions from freeing.
 const freeName = "free"
 
-func (f *freePlanner) collect(ctx context.Context, r *tagReader, verdict *Verdict, rules Rules, one *freeable) error {
+func (f *freePlanner) collect(ctx context.Context, r *tagReader, verdict *judge.Verdict, rules judge.Rules, one *freeable) error {
 	for t, err := range r.tags(ctx) {
 		if err != nil {
 			return err
@@ -246,10 +247,10 @@ func (f *freePlanner) collect(ctx context.Context, r *tagReader, verdict *Verdic
 		}
 		tag := freeTag{manifest: t.Manifest, place: staysAlways}
 		switch d := verdict.Decide(t.tag); {
-		case d.Delete && (t.tag.attached() || t.tag.orphan()):
+		case d.Delete && (t.tag.Attached() || t.tag.Orphan()):
 			tag.image, tag.place = t.tag.Image, -1
 		case d.Delete:
-			one.places = append(one.places, FreePlaceOf(one.target.ID, &t.tag, rules.Pulls.Since))
+			one.places = append(one.places, judge.FreePlaceOf(one.target.ID, &t.tag, rules.Pulls.Since))
 			tag.place = len(one.places) - 1
 		}
 		one.tags = append(one.tags, tag)
@@ -266,13 +267,13 @@ func (f *freePlanner) sort() {
 	for _, one := range f.list {
 		f.order = append(f.order, one.places...)
 	}
-	slices.SortFunc(f.order, FreePlace.Compare)
+	slices.SortFunc(f.order, judge.FreePlace.Compare)
 	for _, one := range f.list {
 		last := make(map[int64]int)
 		for i := range one.tags {
 			t := &one.tags[i]
 			if t.place >= 0 && t.place != staysAlways {
-				t.place, _ = slices.BinarySearchFunc(f.order, one.places[t.place], FreePlace.Compare)
+				t.place, _ = slices.BinarySearchFunc(f.order, one.places[t.place], judge.FreePlace.Compare)
 			}
 			if t.place >= 0 {
 				last[t.manifest] = max(last[t.manifest], t.place)

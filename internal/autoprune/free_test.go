@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -159,7 +160,7 @@ func TestFreeRespects(t *testing.T) {
 // TestFreeKeepsUnknown: while it isn't known what was used, nothing is freed.
 func TestFreeKeepsUnknown(t *testing.T) {
 	t.Parallel()
-	for name, pulls := range map[string]autoprune.PullRecord{
+	for name, pulls := range map[string]judge.PullRecord{
 		"no statistics":    {},
 		"young statistics": {Since: time.Now().Add(-time.Hour)},
 		"late statistics":  {Since: time.Now().Add(-1000 * day), Behind: 2 * time.Hour},
@@ -268,7 +269,7 @@ func TestFreeRequiresReporters(t *testing.T) {
 	u, a, b, _ = stocked(t)
 	require(u, a)
 	live = u.plan("app", 1_000_000)
-	u.asked = func(*autoprune.Tag) { // once the run has looked for reporters
+	u.asked = func(*judge.Tag) { // once the run has looked for reporters
 		u.asked = nil
 		u.exec(silent)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // heldManifests returns the function that tells Evaluate which images are held; nil if no holds
@@ -34,7 +35,7 @@ func (r *tagReader) fillHolds(ctx context.Context, page []candidate) error {
 		if err := r.pace(ctx, i); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(r.verdicts, func(v *Verdict) bool { return v.Decide(page[i].tag).Delete }) {
+		if slices.ContainsFunc(r.verdicts, func(v *judge.Verdict) bool { return v.Decide(page[i].tag).Delete }) {
 			asked = append(asked, &page[i])
 		}
 	}
@@ -61,7 +62,7 @@ func holdersOf(ctx context.Context, q db.Querier, t catalog.Repository, tags []*
 		if c.tag.Image > 0 {
 			manifests[c.tag.Image] = true
 		}
-		if _, named := AttachedTo(c.Name); named {
+		if _, named := judge.AttachedTo(c.Name); named {
 			names = append(names, c.Name)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -283,9 +284,9 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, targe
 	own.Mode = ""
 	rules, _ := l.of(target)
 	rules.Now, rules.Would = s.Now, true
-	rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: own}}
+	rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: own}}
 	r := j.reader(s, target, []Saved{{Policy: own}})
-	verdict, err := Evaluate(rules, r.repository(ctx))
+	verdict, err := judge.Evaluate(rules, r.repository(ctx))
 	if err != nil {
 		return err
 	}
@@ -293,9 +294,9 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, targe
 	if !own.Method.Counts() {
 		eventual := own
 		eventual.Method = policy.CreationDate // nobody uses the tags either
-		rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: eventual}}
+		rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: eventual}}
 		rules.Now = s.Now.Add(own.OlderThan.Duration() + time.Second)
-		if later, err = Evaluate(rules, r.repository(ctx)); err != nil {
+		if later, err = judge.Evaluate(rules, r.repository(ctx)); err != nil {
 			return err
 		}
 	}
@@ -309,12 +310,12 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot, l *policies, targe
 }
 
 // tag looks at one tag of a repository.
-func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
+func (j *judging) tag(path string, t *judge.Tag, now, later *judge.Verdict) {
 	j.tags++
 	if now.Decide(*t).Delete {
 		j.selected++
 	}
-	if t.attached() || !t.ConsideredBy(j.policy, 0) {
+	if t.Attached() || !t.ConsideredBy(j.policy, 0) {
 		return
 	}
 	j.considered++
@@ -338,7 +339,7 @@ func (j *judging) tag(path string, t *Tag, now, later *Verdict) {
 	if t.Name == "latest" {
 		j.latest.add(name)
 	}
-	if IsRelease(t.Name) {
+	if judge.IsRelease(t.Name) {
 		j.releases.add(name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"iter"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -125,7 +126,7 @@ func (j *judging) compare(ctx context.Context, s *snapshot, c *coverage, target 
 // look goes through a repository's tags with a verdict on them.
 type look struct {
 	saved []Saved
-	next  func() (name string, d Decision, more bool, err error)
+	next  func() (name string, d judge.Decision, more bool, err error)
 	stop  func()
 }
 
@@ -134,16 +135,16 @@ func (j *judging) lookAt(ctx context.Context, s *snapshot, l *policies, target c
 	rules, saved := l.of(target)
 	rules.Now, rules.IgnoreWaits = s.Now, true
 	r := j.reader(s, target, saved)
-	v, err := Evaluate(rules, r.repository(ctx))
+	v, err := judge.Evaluate(rules, r.repository(ctx))
 	if err != nil {
 		return nil, err
 	}
-	r.verdicts = []*Verdict{v}
+	r.verdicts = []*judge.Verdict{v}
 	next, stop := iter.Pull2(r.tags(ctx))
-	return &look{saved: saved, stop: stop, next: func() (string, Decision, bool, error) {
+	return &look{saved: saved, stop: stop, next: func() (string, judge.Decision, bool, error) {
 		t, err, more := next()
 		if err != nil || !more {
-			return "", Decision{}, false, err
+			return "", judge.Decision{}, false, err
 		}
 		return t.Name, v.Decide(t.tag), true, nil
 	}}, nil

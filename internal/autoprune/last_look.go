@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -22,14 +23,14 @@ const (
 // the transaction that deletes looks once more (drop).
 type lastLook struct {
 	v       *repositoryRun
-	verdict *Verdict
+	verdict *judge.Verdict
 	settled time.Time // when all processes had written their uses; zero: no last use matters
 }
 
 // asks says whether the last use of a candidate matters: a last_pulled or max_bytes policy
 // selects it, or a keep rule usedWithin may keep it.
 func (v *repositoryRun) asks(g *candidate) bool {
-	if g.tag.attached() {
+	if g.tag.Attached() {
 		return false
 	}
 	for place := range v.saved {
@@ -41,7 +42,7 @@ func (v *repositoryRun) asks(g *candidate) bool {
 	return false
 }
 
-func (v *repositoryRun) asked(list []candidate) (tags []*Tag) {
+func (v *repositoryRun) asked(list []candidate) (tags []*judge.Tag) {
 	for i := range list {
 		if v.asks(&list[i]) {
 			tags = append(tags, &list[i].tag)
@@ -55,7 +56,7 @@ func (v *repositoryRun) asked(list []candidate) (tags []*Tag) {
 // before. If one of them doesn't, the tags whose last use matters stay. It returns errOutdated if
 // the statistics have become incomplete since the policies were read, such as by the death of a
 // process that had uses in memory.
-func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []candidate) (lastLook, []candidate, error) {
+func (v *repositoryRun) lookAgain(ctx context.Context, verdict *judge.Verdict, part []candidate) (lastLook, []candidate, error) {
 	look := lastLook{v: v, verdict: verdict}
 	tags := v.asked(part)
 	if v.slice.p.opt.Used == nil || len(tags) == 0 {

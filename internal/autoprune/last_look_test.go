@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -20,7 +21,7 @@ import (
 type memories struct {
 	mu              sync.Mutex
 	answered, known map[string]bool
-	record          autoprune.PullRecord
+	record          judge.PullRecord
 	hung            error                       // Settle returns it
 	settled         func()                      // called when all processes have written their uses
 	used            func(context.Context) error // called at the end of each call of Used
@@ -30,9 +31,9 @@ type memories struct {
 
 func (m *memories) options(o *autoprune.Options) {
 	m.answered, m.known = map[string]bool{}, map[string]bool{}
-	m.record = autoprune.PullRecord{Since: time.Now().Add(-10_000 * day)}
+	m.record = judge.PullRecord{Since: time.Now().Add(-10_000 * day)}
 	m.settled, m.used = func() {}, func(context.Context) error { return nil }
-	o.Pulls = func(context.Context) (autoprune.PullRecord, error) { return m.record, nil }
+	o.Pulls = func(context.Context) (judge.PullRecord, error) { return m.record, nil }
 	o.Settle = func(ctx context.Context) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -44,7 +45,7 @@ func (m *memories) options(o *autoprune.Options) {
 		m.settled()
 		return nil
 	}
-	o.Used = func(ctx context.Context, _ int64, tags []*autoprune.Tag) error {
+	o.Used = func(ctx context.Context, _ int64, tags []*judge.Tag) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, one := range tags {
@@ -213,7 +214,7 @@ func TestUnknownUsesByAnotherClock(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) {
 		o.Pulls = reliable
-		o.Used = func(_ context.Context, _ int64, tags []*autoprune.Tag) error {
+		o.Used = func(_ context.Context, _ int64, tags []*judge.Tag) error {
 			for _, one := range tags {
 				one.Pulled, one.UseUnknown = time.Now().Add(-1000*day), true
 			}

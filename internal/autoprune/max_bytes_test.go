@@ -3,7 +3,6 @@ package autoprune_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,23 +11,24 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
 // used is a registry whose tags were used at given times.
 type used struct {
 	*registry
-	pulls autoprune.PullRecord
+	pulls judge.PullRecord
 	start time.Time
 	ages  map[string]time.Duration // how long before `start` a tag was last used
-	asked func(tag *autoprune.Tag) // called when a last use was asked for
+	asked func(tag *judge.Tag)     // called when a last use was asked for
 }
 
 func newUsed(t *testing.T) *used {
-	u := &used{start: time.Now().Add(-time.Minute), pulls: autoprune.PullRecord{Since: time.Now().Add(-1000 * day)}, ages: map[string]time.Duration{}}
+	u := &used{start: time.Now().Add(-time.Minute), pulls: judge.PullRecord{Since: time.Now().Add(-1000 * day)}, ages: map[string]time.Duration{}}
 	u.registry = setup(t, func(o *autoprune.Options) {
-		o.Pulls = func(context.Context) (autoprune.PullRecord, error) { return u.pulls, nil }
-		o.Used = func(_ context.Context, _ int64, tags []*autoprune.Tag) error {
+		o.Pulls = func(context.Context) (judge.PullRecord, error) { return u.pulls, nil }
+		o.Used = func(_ context.Context, _ int64, tags []*judge.Tag) error {
 			for _, tag := range tags {
 				if age, ok := u.ages[tag.Name]; ok {
 					tag.Pulled = u.start.Add(-age)
@@ -140,7 +140,7 @@ func TestMaxBytesLooksAgain(t *testing.T) {
 		u.image(target, fmt.Sprint("v", i), 100, time.Duration(i)*time.Hour)
 	}
 	times := 0
-	u.asked = func(tag *autoprune.Tag) {
+	u.asked = func(tag *judge.Tag) {
 		if tag.Name == "v3" {
 			if times++; times == 2 {
 				tag.Pulled = time.Now()
@@ -166,17 +166,17 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 	delete(u.ages, "v3")
 	delete(u.ages, "v4") // not known to be used since the push, ten days ago
 	for _, one := range []struct {
-		pulls autoprune.PullRecord
+		pulls judge.PullRecord
 		bytes int
 		goes  int64
 		says  string
 	}{
-		{autoprune.PullRecord{}, 1, 0, "there are no pull statistics yet"},
-		{autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 2 * time.Hour}, 1, 0, "2h0m0s behind"},
-		{autoprune.PullRecord{Since: time.Unix(0, 0), Unknown: "Redis is gone"}, 1, 0, "Redis is gone"},
-		{autoprune.PullRecord{Since: time.Now().Add(-20 * day)}, 1350, 2, ""},
-		{autoprune.PullRecord{Since: time.Now().Add(-9 * day)}, 1350, 0, "it doesn't count 2 tags"},
-		{autoprune.PullRecord{Since: time.Now().Add(-9 * day)}, 1300, 3, "it doesn't count 2 tags"},
+		{judge.PullRecord{}, 1, 0, "there are no pull statistics yet"},
+		{judge.PullRecord{Since: time.Unix(0, 0), Behind: 2 * time.Hour}, 1, 0, "2h0m0s behind"},
+		{judge.PullRecord{Since: time.Unix(0, 0), Unknown: "Redis is gone"}, 1, 0, "Redis is gone"},
+		{judge.PullRecord{Since: time.Now().Add(-20 * day)}, 1350, 2, ""},
+		{judge.PullRecord{Since: time.Now().Add(-9 * day)}, 1350, 0, "it doesn't count 2 tags"},
+		{judge.PullRecord{Since: time.Now().Add(-9 * day)}, 1300, 3, "it doesn't count 2 tags"},
 	} {
 		u.pulls = one.pulls
 		p := parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, one.bytes))
@@ -186,8 +186,8 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 			t.Errorf("with %+v, %d tags go: %s", one.pulls, preview.Deleted, preview.Policies[0].Notice)
 		}
 	}
-	u.pulls = autoprune.PullRecord{Since: time.Now().Add(-20 * day)}
-	u.asked = func(tag *autoprune.Tag) { // as if the last use of these couldn't be read
+	u.pulls = judge.PullRecord{Since: time.Now().Add(-20 * day)}
+	u.asked = func(tag *judge.Tag) { // as if the last use of these couldn't be read
 		if tag.Name < "v3" {
 			tag.Pulled, tag.UseUnknown = time.Now(), true
 		}
@@ -195,29 +195,7 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 	p := parsed(t, `{"method": "max_bytes", "maxBytes": "1250"}`)
 	preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
 	u.must(err)
-	if preview.Deleted != 0 || preview.Reasons[autoprune.WithinBytes] != 5 {
+	if preview.Deleted != 0 || preview.Reasons[judge.WithinBytes] != 5 {
 		t.Errorf("of tags whose last use can't be read, %d go: %v", preview.Deleted, preview.Reasons)
-	}
-}
-
-// TestMaxBytesDoesNotOverflow: sizes whose sum is no int64 exceed every limit.
-func TestMaxBytesDoesNotOverflow(t *testing.T) {
-	t.Parallel()
-	r := autoprune.Repository{
-		Tags:      autoprune.Tags([]autoprune.Tag{tag("a", day, manifest(1)), tag("b", 2*day, manifest(2)), tag("c", 3*day, manifest(3))}),
-		Kept:      func([]int64) ([]autoprune.Reference, error) { return nil, nil },
-		BlobSizes: func([]string) (map[string]int64, error) { return nil, nil },
-		Contents: func(manifests []int64) (list []autoprune.Content, _ error) {
-			for _, id := range manifests {
-				list = append(list, autoprune.Content{Manifest: id, Size: math.MaxInt64 / 2})
-			}
-			return list, nil
-		},
-	}
-	v := evaluateIn(t, rules(t, "max_bytes:9223372036854775806"), r)
-	for name, goes := range map[string]bool{"a": false, "b": false, "c": true} {
-		if d := v.Decide(tag(name, map[string]time.Duration{"a": 1, "b": 2, "c": 3}[name]*day)); d.Delete != goes {
-			t.Errorf("%s goes: %v", name, d.Delete)
-		}
 	}
 }

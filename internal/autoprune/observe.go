@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // maxObserved is how many of the tags that would be deleted are stored with a run.
@@ -15,11 +16,11 @@ const maxObserved = 100
 
 // ObservedTag is a tag that a run would have deleted if no policy observed or waited.
 type ObservedTag struct {
-	Repository string `json:"repository"`
-	Tag        string `json:"tag"`
-	Policy     string `json:"policy" doc:"uuid of the policy that would delete it"`
-	Code       Code   `json:"code" doc:"A code for the reason"`
-	Reason     string `json:"reason"`
+	Repository string     `json:"repository"`
+	Tag        string     `json:"tag"`
+	Policy     string     `json:"policy" doc:"uuid of the policy that would delete it"`
+	Code       judge.Code `json:"code" doc:"A code for the reason"`
+	Reason     string     `json:"reason"`
 }
 
 // observed has the tags that would be deleted: their number and the first maxObserved.
@@ -44,9 +45,9 @@ func (o *observed) json() (string, error) {
 
 // observe finds the tags that the verdict doesn't delete, but would delete if no policy
 // observed or waited.
-func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules Rules, verdict *Verdict) error {
+func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules judge.Rules, verdict *judge.Verdict) error {
 	rules.Would = true
-	would, err := Evaluate(rules, r.repository(ctx))
+	would, err := judge.Evaluate(rules, r.repository(ctx))
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules Rules, 
 	if !would.HasCandidates() {
 		return nil
 	}
-	r.verdicts = []*Verdict{would, verdict}
+	r.verdicts = []*judge.Verdict{would, verdict}
 	for t, err := range r.tags(ctx) {
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // bytes returns the size of a max_bytes policy.
@@ -154,8 +154,8 @@ func (s oracleScene) configurationName(digest string) string {
 }
 
 // withContent lets the repository tell what the scene's manifests store.
-func (s oracleScene) withContent(r autoprune.Repository) autoprune.Repository {
-	r.Kept = func(manifests []int64) (list []autoprune.Reference, _ error) {
+func (s oracleScene) withContent(r judge.Repository) judge.Repository {
+	r.Kept = func(manifests []int64) (list []judge.Reference, _ error) {
 		for _, one := range s.references() {
 			if slices.Contains(manifests, one.Parent) {
 				list = append(list, one)
@@ -163,17 +163,17 @@ func (s oracleScene) withContent(r autoprune.Repository) autoprune.Repository {
 		}
 		for digest, m := range s.manifests {
 			if subject := oracleNumbers[m.subject]; slices.Contains(manifests, subject) {
-				list = append(list, autoprune.Reference{Parent: subject, Child: oracleNumbers[digest]})
+				list = append(list, judge.Reference{Parent: subject, Child: oracleNumbers[digest]})
 			}
 		}
 		return list, nil
 	}
-	r.Contents = func(manifests []int64) (list []autoprune.Content, _ error) {
+	r.Contents = func(manifests []int64) (list []judge.Content, _ error) {
 		for digest, m := range s.manifests {
 			if !slices.Contains(manifests, oracleNumbers[digest]) {
 				continue
 			}
-			c := autoprune.Content{Manifest: oracleNumbers[digest], Size: m.bytes}
+			c := judge.Content{Manifest: oracleNumbers[digest], Size: m.bytes}
 			for name := range m.blobs {
 				c.Blobs = append(c.Blobs, name)
 			}

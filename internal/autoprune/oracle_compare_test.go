@@ -8,7 +8,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -135,11 +134,9 @@ func TestOracle(t *testing.T) {
 	compareScenes(t, testscale.Pick(90, 5000), 100_000, oracleKinds)
 }
 
-// TestOracleManyGroups compares while keep rules may have only few groups. It isn't parallel,
-// because it changes a variable of the package.
-func TestOracleManyGroups(t *testing.T) { //nolint:paralleltest // see above
-	autoprune.SetMaxGroups(6)
-	defer autoprune.SetMaxGroups(100_000)
+// TestOracleManyGroups compares while keep rules may have only few groups.
+func TestOracleManyGroups(t *testing.T) {
+	t.Parallel()
 	compareScenes(t, testscale.Pick(30, 1000), 6, []string{"kept: too many groups", "kept: newest of group", "too many groups", "goes: number of group"})
 }
 

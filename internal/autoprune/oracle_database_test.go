@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/testscale"
 )
@@ -118,13 +119,13 @@ func (d *oracleDatabase) explain(seed int, fates map[string]oracleFate) {
 }
 
 // pulls returns the scene's statistics.
-func (d *oracleDatabase) pulls(context.Context) (autoprune.PullRecord, error) {
+func (d *oracleDatabase) pulls(context.Context) (judge.PullRecord, error) {
 	s := d.scene.statistics
-	return autoprune.PullRecord{Since: s.since, Behind: d.scene.now.Sub(s.until)}, nil
+	return judge.PullRecord{Since: s.since, Behind: d.scene.now.Sub(s.until)}, nil
 }
 
 // used sets the scene's times of last use.
-func (d *oracleDatabase) used(_ context.Context, repository int64, tags []*autoprune.Tag) error {
+func (d *oracleDatabase) used(_ context.Context, repository int64, tags []*judge.Tag) error {
 	for _, tag := range tags {
 		for i, one := range d.scene.tags {
 			if repository == d.target.ID && one.name == tag.Name {

@@ -232,7 +232,7 @@ func oracleResolve(text string, now time.Time) string {
 		if _, err := fmt.Sscanf(strings.Trim(drawn, "<>"), "%d %d %d %s", &opens, &length, &days, &zone); err != nil {
 			panic(err)
 		}
-		from := oracleZones[zone].wall(now).Add(time.Duration(opens)*time.Hour + 30*time.Minute)
+		from := oracleZones[zone].wall(oracleNow).Add(time.Duration(opens)*time.Hour + 30*time.Minute)
 		window := map[string]any{"from": from.Format("15:04"), "to": from.Add(time.Duration(length) * time.Hour).Format("15:04"), "zone": zone}
 		if days > 0 {
 			var names []string

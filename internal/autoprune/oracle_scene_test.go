@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -52,18 +52,18 @@ func often(t *rapid.T, n int) bool { return rapid.IntRange(0, n-1).Draw(t, "ofte
 // name is `namespace`. All times are whole hours, so that many are equal to a policy's age.
 func drawOracleScene(t *rapid.T, namespace string) oracleScene {
 	s := oracleScene{own: map[string]int64{}}
-	s.now, s.maxGroups = now, 100_000
+	s.now, s.maxGroups = oracleNow, 100_000
 	s.repository = namespace + "/" + draw(t, "web", "web/front", "base")
 	s.manifests = map[string]oracleManifest{}
 	s.refuseDefaults = often(t, 8)
-	s.statistics = oracleStatistics{since: ago(1000 * time.Hour), until: now}
+	s.statistics = oracleStatistics{since: oracleAgo(1000 * time.Hour), until: oracleNow}
 	switch rapid.IntRange(0, 5).Draw(t, "statistics") {
 	case 0:
 		s.statistics.since = time.Time{}
 	case 1:
-		s.statistics.since = ago(time.Duration(rapid.IntRange(1, 60).Draw(t, "since")) * time.Hour)
+		s.statistics.since = oracleAgo(time.Duration(rapid.IntRange(1, 60).Draw(t, "since")) * time.Hour)
 	case 2:
-		s.statistics.until = ago(draw(t, 59*time.Minute, time.Hour, 61*time.Minute))
+		s.statistics.until = oracleAgo(draw(t, 59*time.Minute, time.Hour, 61*time.Minute))
 	}
 	drawOracleManifests(t, &s)
 	var seen []string
@@ -126,7 +126,7 @@ func drawOracleName(t *rapid.T) string {
 
 func drawOracleTag(t *rapid.T, name string, policies int) oracleTag {
 	hours := func(label string) time.Time {
-		return ago(time.Duration(rapid.IntRange(-1, 60).Draw(t, label)) * time.Hour)
+		return oracleAgo(time.Duration(rapid.IntRange(-1, 60).Draw(t, label)) * time.Hour)
 	}
 	one := oracleTag{name: name, manifest: oracleDigest(draw(t, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)), pushed: hours("pushed")}
 	if often(t, 2) {
@@ -209,10 +209,10 @@ func drawOracleKeep(t *rapid.T) string {
 // of the policies that select it.
 func (s oracleScene) judged(t rapid.TB) map[string][]int {
 	t.Helper()
-	scopes := map[string][]autoprune.Applied{}
+	scopes := map[string][]judge.Applied{}
 	asks := s.asks()
 	for i, p := range s.policies {
-		applied := autoprune.Applied{ID: fmt.Sprint(i), Policy: parsed(t, p.text), Everywhere: p.scope == "setting"}
+		applied := judge.Applied{ID: fmt.Sprint(i), Policy: parsed(t, p.text), Everywhere: p.scope == "setting"}
 		if asks[i] {
 			applied.Capped = "it asks"
 		}
@@ -223,33 +223,33 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 		applied.Scope = policy.Scope(scope)
 		scopes[scope] = append(scopes[scope], applied)
 	}
-	all := autoprune.Combine(scopes["default"], scopes["namespace"], scopes["repository"], s.refuseDefaults)
-	all = slices.DeleteFunc(all, func(a autoprune.Applied) bool { return !a.Policy.AppliesIn(s.repository) })
-	r := autoprune.Rules{Now: s.now, Would: s.would, Policies: all, Protection: protect(t, s.protections...)}
-	r.Pulls = autoprune.PullRecord{Since: s.statistics.since, Behind: s.now.Sub(s.statistics.until)}
-	var tags []autoprune.Tag
+	all := judge.Combine(scopes["default"], scopes["namespace"], scopes["repository"], s.refuseDefaults)
+	all = slices.DeleteFunc(all, func(a judge.Applied) bool { return !a.Policy.AppliesIn(s.repository) })
+	r := judge.Rules{Now: s.now, Would: s.would, Policies: all, Protection: oracleProtect(t, s.protections...), MaxGroups: s.maxGroups}
+	r.Pulls = judge.PullRecord{Since: s.statistics.since, Behind: s.now.Sub(s.statistics.until)}
+	var tags []judge.Tag
 	for i, one := range s.tags {
 		m := s.manifests[one.manifest]
-		tag := autoprune.Tag{
+		tag := judge.Tag{
 			Name: one.name, Created: one.pushed, Manifest: oracleNumbers[one.manifest], Image: s.image(one),
 			MediaType: m.mediaType, ArtifactType: m.artifactType, Size: m.size,
 		}
 		*[]*time.Time{&tag.Pulled, &tag.ManifestPulled, &tag.Checked}[i%3] = one.used
-		tag.Platforms = autoprune.PlatformsOf(s.attributes(one.manifest).Images)
+		tag.Platforms = judge.PlatformsOf(s.attributes(one.manifest).Images)
 		for place, a := range all {
 			switch selected, known := a.Policy.MatchAttributes(s.attributes(one.manifest)); {
 			case selected:
-				tag.Matched |= autoprune.PolicySetOf(place)
+				tag.Matched |= judge.PolicySet(0).With(place)
 			case known:
-				tag.Unmatched |= autoprune.PolicySetOf(place)
+				tag.Unmatched |= judge.PolicySet(0).With(place)
 			}
 			if id, _ := strconv.Atoi(a.ID); one.exempt[id] {
-				tag.Exempt |= autoprune.PolicySetOf(place)
+				tag.Exempt |= judge.PolicySet(0).With(place)
 			}
 		}
 		tags = append(tags, tag)
 	}
-	v := evaluateIn(t, r, s.withContent(autoprune.Repository{Tags: autoprune.Tags(tags), Parents: parentsOf(s.references())}))
+	v := oracleEvaluate(t, r, s.withContent(judge.Repository{Tags: oracleEach(tags), Parents: oracleParents(s.references())}))
 	taken := map[string][]int{}
 	for _, tag := range tags {
 		d := v.Decide(tag)
@@ -267,7 +267,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 
 // image returns the value of Tag.Image, as the reader of tags finds it in the database.
 func (s oracleScene) image(one oracleTag) int64 {
-	named, isNamed := autoprune.AttachedTo(one.name)
+	named, isNamed := judge.AttachedTo(one.name)
 	subject := s.manifests[one.manifest].subject
 	if id := oracleNumbers[named.String()]; isNamed && id > 0 {
 		return id
@@ -276,15 +276,15 @@ func (s oracleScene) image(one oracleTag) int64 {
 	case id > 0:
 		return id
 	case isNamed || subject != "":
-		return autoprune.MissingImage
+		return judge.MissingImage
 	}
 	return 0
 }
 
-func (s oracleScene) references() (list []autoprune.Reference) {
+func (s oracleScene) references() (list []judge.Reference) {
 	for _, parent := range slices.Sorted(maps.Keys(s.manifests)) {
 		for _, child := range s.manifests[parent].children {
-			list = append(list, autoprune.Reference{Parent: oracleNumbers[parent], Child: oracleNumbers[child]})
+			list = append(list, judge.Reference{Parent: oracleNumbers[parent], Child: oracleNumbers[child]})
 		}
 	}
 	return list

@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // TestDetachedSignaturesStay: signatures are in a repository of their own, apart from their
@@ -87,7 +88,7 @@ func TestOrphanIsAttachedAgain(t *testing.T) {
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
 	orphan := "sha256-" + digestOf("late").Hex() + ".sig"
 	m.tag(m.a, orphan, "signature", 10*day)
-	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
+	m.timeSlice(func(context.Context, []*judge.Tag) error {
 		m.tag(m.a, "image", "late", 0)
 		return nil
 	})
@@ -131,7 +132,7 @@ func TestAgeFirstThenNumber(t *testing.T) {
 			if got, want := r.tags(a), []string{"release-k", "release-l", "release-m", "release-n", "release-o"}; !slices.Equal(got, want) {
 				t.Errorf("tags: %v, want %v", got, want)
 			}
-			if preview.Deleted != 10 || preview.Tags != 15 || preview.Reasons[autoprune.TooOld] != 10 || preview.Reasons[autoprune.AmongNewest] != 5 {
+			if preview.Deleted != 10 || preview.Tags != 15 || preview.Reasons[judge.TooOld] != 10 || preview.Reasons[judge.AmongNewest] != 5 {
 				t.Errorf("the preview: %d of %d, %v", preview.Deleted, preview.Tags, preview.Reasons)
 			}
 		})
@@ -177,7 +178,7 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 			r.exec("INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES ('d', $1)", stored)
 			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "bad"}, autoprune.PreviewOptions{})
 			r.must(err)
-			if preview.Deleted != deleted || preview.Reasons[autoprune.PolicyUnreadable] != 4-deleted {
+			if preview.Deleted != deleted || preview.Reasons[judge.PolicyUnreadable] != 4-deleted {
 				t.Errorf("the preview: %+v", preview)
 			}
 			r.run()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -26,9 +27,9 @@ const policiesOfNamespace = 100
 type Saved struct {
 	ID      string
 	Policy  policy.Policy
-	bound   *FreeBound // as in Applied
-	Version int64      // counts how often it was saved
-	rule    int64      // the version since which it selects what it selects
+	bound   *judge.FreeBound // as in Applied
+	Version int64            // counts how often it was saved
+	rule    int64            // the version since which it selects what it selects
 	Created time.Time
 	Updated time.Time
 	// ActiveFrom is when the policy's grace period ends; nil: it has none.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -30,22 +31,22 @@ type PreviewOptions struct {
 
 // Preview says what a run would do.
 type Preview struct {
-	Now          time.Time           `json:"now" doc:"The time at which ages were judged"`
-	Complete     bool                `json:"complete" doc:"False if the preview ran out of time before it had looked at everything"`
-	Repositories int64               `json:"repositories" doc:"Repositories that were looked at"`
-	Tags         int64               `json:"tags" doc:"Tags that were looked at"`
-	Deleted      int64               `json:"tags_deleted" doc:"Tags that would be deleted"`
-	Bytes        *int64              `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository, if the bytes weren't asked for, and if there was no time to add them up"`
-	Reasons      map[Code]int64      `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
-	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
-	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
-	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
-	WouldDelete  int64               `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
-	Would        []PreviewTag        `json:"would" nullable:"false" doc:"The first of these tags"`
-	Untagged     []PreviewUntagged   `json:"untagged,omitempty" doc:"Untagged manifests that garbage collection will delete, soonest first, if a policy says how long they stay. Only the next 20000 reviews of the registry are looked at"`
-	UntaggedMore bool                `json:"untagged_more,omitempty" doc:"There are more of them than the limit"`
-	Asks         []RunAsk            `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows: the first 1000"`
-	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
+	Now          time.Time            `json:"now" doc:"The time at which ages were judged"`
+	Complete     bool                 `json:"complete" doc:"False if the preview ran out of time before it had looked at everything"`
+	Repositories int64                `json:"repositories" doc:"Repositories that were looked at"`
+	Tags         int64                `json:"tags" doc:"Tags that were looked at"`
+	Deleted      int64                `json:"tags_deleted" doc:"Tags that would be deleted"`
+	Bytes        *int64               `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository, if the bytes weren't asked for, and if there was no time to add them up"`
+	Reasons      map[judge.Code]int64 `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
+	Per          []PreviewRepository  `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
+	Going        []PreviewTag         `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
+	Staying      []PreviewTag         `json:"staying" nullable:"false" doc:"The first tags that would stay"`
+	WouldDelete  int64                `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
+	Would        []PreviewTag         `json:"would" nullable:"false" doc:"The first of these tags"`
+	Untagged     []PreviewUntagged    `json:"untagged,omitempty" doc:"Untagged manifests that garbage collection will delete, soonest first, if a policy says how long they stay. Only the next 20000 reviews of the registry are looked at"`
+	UntaggedMore bool                 `json:"untagged_more,omitempty" doc:"There are more of them than the limit"`
+	Asks         []RunAsk             `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows: the first 1000"`
+	Policies     []PreviewPolicy      `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
 }
 
 // PreviewRepository says what a run would delete in a repository.
@@ -57,12 +58,12 @@ type PreviewRepository struct {
 
 // PreviewTag is a tag and why it is deleted or stays.
 type PreviewTag struct {
-	Repository string    `json:"repository"`
-	Tag        string    `json:"tag"`
-	Pushed     time.Time `json:"pushed_at"`
-	Code       Code      `json:"code" doc:"A code for the reason"`
-	Reason     string    `json:"reason"`
-	Policy     string    `json:"policy,omitempty" doc:"uuid of the policy that decided"`
+	Repository string     `json:"repository"`
+	Tag        string     `json:"tag"`
+	Pushed     time.Time  `json:"pushed_at"`
+	Code       judge.Code `json:"code" doc:"A code for the reason"`
+	Reason     string     `json:"reason"`
+	Policy     string     `json:"policy,omitempty" doc:"uuid of the policy that decided"`
 }
 
 // PreviewPolicy is a policy that was applied.
@@ -181,7 +182,7 @@ type previewing struct {
 	until     time.Time
 	out       *Preview
 	target    catalog.Repository   // of a repository's
-	applied   []Applied            // there
+	applied   []judge.Applied      // there
 	targets   []catalog.Repository // where manifests would be deleted
 	manifests [][]int64
 	notices   map[string]string    // by policy
@@ -195,7 +196,7 @@ func (v *previewing) empty() *previewing {
 	return &previewing{
 		p: v.p, o: v.o, policies: v.policies, until: v.until,
 		out: &Preview{
-			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
+			Reasons: make(map[judge.Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
 			Asks: []RunAsk{}, Policies: []PreviewPolicy{},
 		},
 		notices: make(map[string]string), told: make(map[string]bool),
@@ -253,7 +254,7 @@ func upTo[T any](n int, list, more []T) []T {
 }
 
 // tellPolicies adds policies that apply in a repository to Preview.Policies.
-func (v *previewing) tellPolicies(t catalog.Repository, applied []Applied) {
+func (v *previewing) tellPolicies(t catalog.Repository, applied []judge.Applied) {
 	for _, a := range applied {
 		if v.told[a.ID] {
 			continue
@@ -291,7 +292,7 @@ func (v *previewing) walk(ctx context.Context, namespace int64, fn func(context.
 
 // judged returns the rules by which a run would judge the repository. If
 // PreviewOptions.Policy is set, the rules contain this policy alone.
-func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
+func (v *previewing) judged(t catalog.Repository) (judge.Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy == nil {
 		return rules, saved
@@ -299,7 +300,7 @@ func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
 	rules.Policies, saved = nil, nil
 	if v.o.Policy.AppliesIn(t.Path) {
 		saved = []Saved{{Policy: *v.o.Policy}}
-		rules.Policies = []Applied{{Scope: policy.NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
+		rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
 	}
 	return rules, saved
 }
@@ -318,22 +319,22 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		rules.Now, v.out.Now = s.Now, s.Now
 		r := v.reader(s, target, saved)
 		repository := r.repository(ctx)
-		repository.Stock = NewStock(repository) // both verdicts add up the same manifests
-		verdict, err := Evaluate(rules, repository)
+		repository.Stock = judge.NewStock(repository) // both verdicts add up the same manifests
+		verdict, err := judge.Evaluate(rules, repository)
 		if err != nil {
 			return err
 		}
 		for _, n := range verdict.Notices() {
 			v.notices[saved[n.Policy].ID] = n.Text
 		}
-		var would *Verdict
+		var would *judge.Verdict
 		if rules.Undecided() {
 			rules.Would = true
-			if would, err = Evaluate(rules, repository); err != nil {
+			if would, err = judge.Evaluate(rules, repository); err != nil {
 				return err
 			}
 		}
-		r.verdicts = []*Verdict{verdict}
+		r.verdicts = []*judge.Verdict{verdict}
 		if would != nil {
 			r.verdicts = append(r.verdicts, would)
 		}
@@ -394,7 +395,7 @@ func (v *previewing) alive(ctx context.Context) error {
 }
 
 // tell adds a tag to the preview. It asks for the reason only if the tag is listed.
-func (v *previewing) tell(target catalog.Repository, t *candidate, d Decision, reason func() string, policies []Applied) {
+func (v *previewing) tell(target catalog.Repository, t *candidate, d judge.Decision, reason func() string, policies []judge.Applied) {
 	v.out.Reasons[d.Code]++
 	list := &v.out.Staying
 	if d.Delete {
@@ -408,7 +409,7 @@ func (v *previewing) tell(target catalog.Repository, t *candidate, d Decision, r
 // tellWould adds a tag that stays, by the decision d, to the tags that would be deleted, if it
 // would. It returns the decision and its reason; if only the mode of a policy keeps the tag,
 // they say so.
-func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *Verdict, d Decision, reason func() string, policies []Applied) (Decision, func() string) {
+func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *judge.Verdict, d judge.Decision, reason func() string, policies []judge.Applied) (judge.Decision, func() string) {
 	w := would.Decide(t.tag)
 	if !w.Delete {
 		return d, reason
@@ -418,13 +419,13 @@ func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *V
 		v.out.Would = append(v.out.Would, previewTag(target, t, w, why(), policies))
 	}
 	if !d.Code.Waits() {
-		d.Code, d.Policy = Observed, w.Policy
+		d.Code, d.Policy = judge.Observed, w.Policy
 		reason = func() string { return "would be deleted by a policy that observes: " + why() }
 	}
 	return d, reason
 }
 
-func previewTag(target catalog.Repository, t *candidate, d Decision, reason string, policies []Applied) PreviewTag {
+func previewTag(target catalog.Repository, t *candidate, d judge.Decision, reason string, policies []judge.Applied) PreviewTag {
 	told := PreviewTag{Repository: target.Path, Tag: t.Name, Pushed: t.Pushed, Code: d.Code, Reason: reason}
 	if d.Policy >= 0 {
 		told.Policy = policies[d.Policy].ID

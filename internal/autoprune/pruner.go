@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/worker"
@@ -59,10 +60,10 @@ type Options struct {
 	JudgeWithin time.Duration
 	// Pulls returns how far the pull statistics can be trusted. Nil: there are no
 	// statistics.
-	Pulls func(ctx context.Context) (PullRecord, error)
+	Pulls func(ctx context.Context) (judge.PullRecord, error)
 	// Used sets the last-used times of the given tags of a repository. It is called only
 	// for tags that a last_pulled policy may select. Nil: last-used times aren't known.
-	Used func(ctx context.Context, repository int64, tags []*Tag) error
+	Used func(ctx context.Context, repository int64, tags []*judge.Tag) error
 	// Settle waits until every process has written the uses of tags that it answered before the
 	// call to where Used finds them. It returns an error if a process doesn't do so in time; the
 	// tags whose last use matters then stay. Nil: Used finds every use at once.
@@ -124,7 +125,7 @@ func New(o Options) (*Pruner, error) {
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Interval = cmp.Or(o.Interval, 30*time.Second)
 	o.Lease = cmp.Or(o.Lease, time.Minute)
-	o.MostPolicies = min(cmp.Or(o.MostPolicies, MaxScopePolicies), MaxScopePolicies)
+	o.MostPolicies = min(cmp.Or(o.MostPolicies, judge.MaxScopePolicies), judge.MaxScopePolicies)
 	o.Turn = cmp.Or(o.Turn, 10*time.Second)
 	o.JudgeWithin = cmp.Or(o.JudgeWithin, 5*time.Second)
 	o.Batch = cmp.Or(o.Batch, 1000)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -32,7 +33,7 @@ func TestAttachedTagStaysWithItsImage(t *testing.T) {
 			for _, image := range []string{"m1", "m2"} {
 				m.tag(m.a, attachedTag(image), "signature of "+image, 10*day)
 			}
-			m.timeSlice(func(context.Context, []*autoprune.Tag) error { return do(m) })
+			m.timeSlice(func(context.Context, []*judge.Tag) error { return do(m) })
 			got := m.tags(m.a)
 			if !slices.Contains(got, attachedTag("m1")) || slices.Contains(got, attachedTag("m2")) {
 				t.Errorf("there are %v, want the signature of m1 and not that of m2", got)
@@ -86,7 +87,7 @@ func TestAttachedTagAwaitsItsImage(t *testing.T) {
 		m.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
 			VALUES ($1, $2, $3, $4, now() - interval '10 days')`, m.a.NamespaceID, m.a.ID, name, manifest)
 	}
-	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
+	m.timeSlice(func(context.Context, []*judge.Tag) error {
 		m.manifest(m.a, "late", "")
 		m.manifest(m.a, "late as well", "")
 		return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/testscale"
 	"github.com/purser-registry/purser/internal/worker"
@@ -77,11 +78,11 @@ func TestHeldTagsStay(t *testing.T) {
 	if got := r.tags(a); !slices.Equal(got, want) {
 		t.Errorf("there are %q\nwant %q", got, want)
 	}
-	if preview.Deleted != 4 || preview.Reasons[autoprune.Held] == 0 {
+	if preview.Deleted != 4 || preview.Reasons[judge.Held] == 0 {
 		t.Errorf("the preview: %+v", preview)
 	}
 	for _, tag := range preview.Staying {
-		if tag.Tag == "child" && (tag.Code != autoprune.Held || tag.Policy == "" || !strings.HasPrefix(tag.Reason, "deployed: held by prod (pod child) until ")) {
+		if tag.Tag == "child" && (tag.Code != judge.Held || tag.Policy == "" || !strings.HasPrefix(tag.Reason, "deployed: held by prod (pod child) until ")) {
 			t.Errorf("%+v", tag)
 		}
 	}
@@ -120,7 +121,7 @@ func TestHoldCountsNothing(t *testing.T) {
 func TestHeldMeanwhile(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
+	m.timeSlice(func(context.Context, []*judge.Tag) error {
 		m.hold("app", "m2")
 		return nil
 	})

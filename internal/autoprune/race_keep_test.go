@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // TestKeepRuleSavedMeanwhile: after a run has selected tags by a policy of the namespace, a
@@ -15,7 +16,7 @@ import (
 func TestKeepRuleSavedMeanwhile(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
+	m.timeSlice(func(context.Context, []*judge.Tag) error {
 		m.registry.policy(autoprune.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "9y", "keep": [{"tagPattern": "2$"}]}`)
 		return nil
 	})
@@ -41,7 +42,7 @@ func TestUsedWithinLooksAgain(t *testing.T) {
 	r = setup(t, func(o *autoprune.Options) {
 		options(o)
 		next := o.Used
-		o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
+		o.Used = func(ctx context.Context, repository int64, tags []*judge.Tag) error {
 			for _, one := range tags {
 				asked[one.Name] = true
 			}
@@ -54,7 +55,7 @@ func TestUsedWithinLooksAgain(t *testing.T) {
 	}
 	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
 	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 100, "tagPattern": "^v", "keep": [{"usedWithin": "5d"}]}`)
-	m.do = func(_ context.Context, tags []*autoprune.Tag) error {
+	m.do = func(_ context.Context, tags []*judge.Tag) error {
 		for _, one := range tags {
 			if one.Name == "v2" {
 				one.Pulled = time.Now()
@@ -99,7 +100,7 @@ func TestKeepStaysAfterUndo(t *testing.T) {
 	if got := r.tags(a); !slices.Equal(got, []string{"b", "c", "d", "e"}) {
 		t.Errorf("there are %v, want b and e, which are counted, and c and d, which are newer than e", got)
 	}
-	if undone.Restored != 2 || preview.Deleted != 0 || preview.Reasons[autoprune.KeptNewest] != 4 {
+	if undone.Restored != 2 || preview.Deleted != 0 || preview.Reasons[judge.KeptNewest] != 4 {
 		t.Errorf("restored %d; the preview: %+v", undone.Restored, preview)
 	}
 }

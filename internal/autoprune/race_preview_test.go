@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -53,7 +54,7 @@ func TestPreviewEqualsRun(t *testing.T) {
 			var going []string
 			for _, tag := range preview.Going {
 				going = append(going, fmt.Sprintf("%s:%s %s %s", tag.Repository, tag.Tag, tag.Code, tag.Policy))
-				if tag.Code == autoprune.ImageGoes {
+				if tag.Code == judge.ImageGoes {
 					attached++
 				}
 			}

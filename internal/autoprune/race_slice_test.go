@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -123,7 +124,7 @@ func TestStoppedRunIsTold(t *testing.T) {
 					return nil
 				}
 			})
-			m.timeSlice(func(context.Context, []*autoprune.Tag) error { return stop(m) })
+			m.timeSlice(func(context.Context, []*judge.Tag) error { return stop(m) })
 			for range 3 {
 				_, err := m.pruner.Work(t.Context())
 				m.must(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/testscale"
@@ -152,7 +153,7 @@ func TestStorm(t *testing.T) {
 	for range 4 {
 		_, p := s.replica(func(o *autoprune.Options) {
 			o.Lease, o.Turn, o.Batch, o.Page = 40*time.Millisecond, 30*time.Millisecond, 3, 7
-			o.Pulls = func(context.Context) (autoprune.PullRecord, error) { // some workers are slow
+			o.Pulls = func(context.Context) (judge.PullRecord, error) { // some workers are slow
 				if rand.IntN(4) == 0 {
 					time.Sleep(time.Duration(rand.IntN(90)) * time.Millisecond)
 				}
@@ -173,9 +174,9 @@ func TestStorm(t *testing.T) {
 }
 
 // longCounted and unpulled are the statistics of a registry in which nothing was ever pulled.
-var longCounted = autoprune.PullRecord{Since: time.Unix(0, 0)}
+var longCounted = judge.PullRecord{Since: time.Unix(0, 0)}
 
-func unpulled(context.Context, int64, []*autoprune.Tag) error { return nil }
+func unpulled(context.Context, int64, []*judge.Tag) error { return nil }
 
 // blow lets all clients and workers run for a while, and on a slow machine for longer, until each
 // kind of act has happened once.
@@ -368,7 +369,7 @@ func (s *storm) settle() {
 	s.t.Helper()
 	s.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s' WHERE lease IS NOT NULL")
 	statistics := func(o *autoprune.Options) {
-		o.Pulls, o.Used = func(context.Context) (autoprune.PullRecord, error) { return longCounted, nil }, unpulled
+		o.Pulls, o.Used = func(context.Context) (judge.PullRecord, error) { return longCounted, nil }, unpulled
 	}
 	_, p := s.replica(statistics) // a new pruner keeps house when it begins
 	for quiet, before := 0, int64(-1); quiet < 20; quiet++ {

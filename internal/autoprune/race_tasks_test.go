@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 func isLockTimeout(err error) bool { return db.Code(err) == db.CodeLockNotAvailable }
@@ -62,7 +63,7 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 			r.must(r.pruner.Delete(t.Context(), namespace, id))
 			var once sync.Once
 			_, pruner := r.replica(func(o *autoprune.Options) {
-				o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) { // all policies were read
+				o.Pulls = func(ctx context.Context) (judge.PullRecord, error) { // all policies were read
 					once.Do(func() { come(r) })
 					return reliable(ctx)
 				}
@@ -120,7 +121,7 @@ func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 	var once sync.Once
 	committed := make(chan error, 1)
 	_, pruner := r.replica(func(o *autoprune.Options) {
-		o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) { // all policies were read
+		o.Pulls = func(ctx context.Context) (judge.PullRecord, error) { // all policies were read
 			once.Do(func() {
 				tx, err := r.db.Pool.Begin(context.WithoutCancel(ctx))
 				r.must(err)
@@ -203,15 +204,15 @@ func TestOneWorkerEach(t *testing.T) {
 	within = func(depth int) func(*autoprune.Options) {
 		return func(o *autoprune.Options) {
 			o.Interval = time.Hour
-			o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
+			o.Pulls = func(ctx context.Context) (judge.PullRecord, error) {
 				order = append(order, values[string](r, `SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id
 					WHERE lease IS NOT NULL ORDER BY last_ran_ms DESC LIMIT 1`)...)
 				if depth < 3 {
 					_, other := r.replica(within(depth + 1))
 					_, err := other.Work(ctx)
-					return autoprune.PullRecord{}, err
+					return judge.PullRecord{}, err
 				}
-				return autoprune.PullRecord{}, errors.New("a fourth task")
+				return judge.PullRecord{}, errors.New("a fourth task")
 			}
 		}
 	}
@@ -259,7 +260,7 @@ func TestTaskThatIsBeingClaimed(t *testing.T) {
 func TestAskedForWhileItRuns(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.timeSlice(func(ctx context.Context, _ []*autoprune.Tag) error { return m.pruner.RunNow(ctx, "app") })
+	m.timeSlice(func(ctx context.Context, _ []*judge.Tag) error { return m.pruner.RunNow(ctx, "app") })
 	task, err := m.pruner.Task(t.Context(), "app")
 	m.must(err)
 	if task.Status != "queued" || task.LastRan != nil || len(m.tags(m.a)) != 0 {
@@ -343,7 +344,7 @@ func TestClientsGoFirst(t *testing.T) {
 			_, pruner := m.replica(func(o *autoprune.Options) {
 				o.Interval = time.Hour
 				o.Pulls = reliable
-				o.Used = func(ctx context.Context, _ int64, _ []*autoprune.Tag) error {
+				o.Used = func(ctx context.Context, _ int64, _ []*judge.Tag) error {
 					reads++ // 1: for the judgement; 2: just before the deletion
 					if begun || reads != map[bool]int{true: 1, false: 2}[name == "before the run is begun"] {
 						return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -22,7 +23,7 @@ import (
 // meanwhile calls the function `do` once in the middle of a time slice: after tags were
 // judged, and just before the first of them are deleted.
 type meanwhile struct {
-	do   func(ctx context.Context, tags []*autoprune.Tag) error
+	do   func(ctx context.Context, tags []*judge.Tag) error
 	once sync.Once
 	done bool
 }
@@ -30,7 +31,7 @@ type meanwhile struct {
 func (m *meanwhile) options(r **registry) func(*autoprune.Options) {
 	return func(o *autoprune.Options) {
 		o.Pulls = reliable
-		o.Used = func(ctx context.Context, _ int64, tags []*autoprune.Tag) (err error) {
+		o.Used = func(ctx context.Context, _ int64, tags []*judge.Tag) (err error) {
 			// The worker calls Used when it judges tags, and again just before it deletes
 			// them. It creates the run's row in between, so the row shows which of the two
 			// calls this is.
@@ -46,8 +47,8 @@ func (m *meanwhile) options(r **registry) func(*autoprune.Options) {
 }
 
 // reliable returns pull statistics that are complete and contain no pull.
-func reliable(context.Context) (autoprune.PullRecord, error) {
-	return autoprune.PullRecord{Since: time.Now().Add(-10_000 * day)}, nil
+func reliable(context.Context) (judge.PullRecord, error) {
+	return judge.PullRecord{Since: time.Now().Add(-10_000 * day)}, nil
 }
 
 const unused = `{"method": "last_pulled", "olderThan": "1d"}`
@@ -77,7 +78,7 @@ func inTheMiddle(t *testing.T, scope autoprune.Target) *middle {
 // timeSlice lets the worker prune for one time slice. The worker calls `do` after it has
 // judged the tags, and before it deletes the first of them. timeSlice fails the test if
 // `do` isn't called.
-func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) error) {
+func (m *middle) timeSlice(do func(ctx context.Context, tags []*judge.Tag) error) {
 	m.t.Helper()
 	m.m.do = do
 	for range 3 { // the first makes the tasks for default policies
@@ -205,7 +206,7 @@ func TestWhatChangesAfterTheSelection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := inTheMiddle(t, c.scope)
-			m.timeSlice(func(context.Context, []*autoprune.Tag) error { return c.do(m) })
+			m.timeSlice(func(context.Context, []*judge.Tag) error { return c.do(m) })
 			if got := m.tags(m.a); !slices.Equal(got, c.stay) {
 				t.Fatalf("after the time slice there are %v, want %v", got, c.stay)
 			}
@@ -235,7 +236,7 @@ func (r *registry) protect(s catalog.ProtectionScope, pattern string) error {
 func TestUsedTagsStay(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.timeSlice(func(_ context.Context, tags []*autoprune.Tag) error {
+	m.timeSlice(func(_ context.Context, tags []*judge.Tag) error {
 		for _, one := range tags {
 			if one.Name == "v2" {
 				one.Checked = time.Now()
@@ -254,7 +255,7 @@ func TestTagInSomebodysHandsStays(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
 	var tx pgx.Tx
-	m.timeSlice(func(ctx context.Context, _ []*autoprune.Tag) (err error) {
+	m.timeSlice(func(ctx context.Context, _ []*judge.Tag) (err error) {
 		if tx, err = m.db.Pool.Begin(ctx); err == nil {
 			_, err = tx.Exec(ctx, "UPDATE tags SET updated_at = now() WHERE name = 'v3'")
 		}
@@ -299,17 +300,17 @@ func TestSleeperChangesNothing(t *testing.T) {
 				_, sleeper := m.replica(func(o *autoprune.Options) {
 					m.m.options(&m.registry)(o)
 					if when == "before it reads" {
-						o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
+						o.Pulls = func(ctx context.Context) (judge.PullRecord, error) {
 							if !asleep {
 								if err := sleep(); err != nil {
-									return autoprune.PullRecord{}, err
+									return judge.PullRecord{}, err
 								}
 							}
 							return reliable(ctx)
 						}
 					}
 				})
-				m.m.do = func(context.Context, []*autoprune.Tag) error { return sleep() }
+				m.m.do = func(context.Context, []*judge.Tag) error { return sleep() }
 				m.m.once.Do(func() {})
 				if when == "before it deletes" {
 					m.m.once = sync.Once{}
@@ -359,7 +360,7 @@ func TestTakeoverGoesOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, first := m.replica(notify, func(o *autoprune.Options) {
 		o.Batch = 1
-		o.Used = func(ctx context.Context, repository int64, _ []*autoprune.Tag) error {
+		o.Used = func(ctx context.Context, repository int64, _ []*judge.Tag) error {
 			if repository == b.ID { // the first repository is done
 				cancel()
 			}
@@ -401,7 +402,7 @@ func TestPolicyChangeKeepsTheCount(t *testing.T) {
 	_, pruner := m.replica(func(o *autoprune.Options) {
 		o.Interval = time.Hour
 		o.Pulls = reliable
-		o.Used = func(ctx context.Context, repository int64, _ []*autoprune.Tag) error {
+		o.Used = func(ctx context.Context, repository int64, _ []*judge.Tag) error {
 			if repository == m.a.ID {
 				failed = true
 				return errors.New("out of luck")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -24,7 +25,7 @@ func isAnswer(err error) bool {
 func undone(t *testing.T) (m *middle, run string) {
 	t.Helper()
 	m = inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.timeSlice(func(context.Context, []*autoprune.Tag) error { return nil })
+	m.timeSlice(func(context.Context, []*judge.Tag) error { return nil })
 	runs, _, err := m.pruner.Runs(t.Context(), "app", "", 1)
 	m.must(err)
 	u, err := m.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
@@ -206,7 +207,7 @@ func TestUndoWhileAManifestGoes(t *testing.T) {
 func TestUndoOfARunThatRuns(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.timeSlice(func(ctx context.Context, _ []*autoprune.Tag) error {
+	m.timeSlice(func(ctx context.Context, _ []*judge.Tag) error {
 		runs, _, err := m.pruner.Runs(ctx, "app", "", 1)
 		m.must(err)
 		if _, err := m.pruner.Undo(ctx, runs[0].ID, "", time.Minute); !isAnswer(err) {

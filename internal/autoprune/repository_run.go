@@ -10,14 +10,15 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // repositoryRun is the work of one time slice in one repository.
 type repositoryRun struct {
 	slice        *timeSlice
 	target       catalog.Repository
-	saved        []Saved // the policies of the rules, in the same order
-	rules        Rules   // by which the tags are judged
+	saved        []Saved     // the policies of the rules, in the same order
+	rules        judge.Rules // by which the tags are judged
 	observed     observed
 	tallies      map[string]tally // by policy
 	pages        int              // number of pages that were read
@@ -97,14 +98,14 @@ func (v *repositoryRun) step(ctx context.Context) error {
 // image is missing. Its snapshot stays open and is read again for the deletion, so that the
 // verdict on each tag needn't be kept in memory. The transactions that delete skip tags
 // that have changed since the snapshot.
-func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) error {
+func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules judge.Rules) error {
 	u := v.slice
 	rules.Now = s.Now
 	v.rules = rules
 	r := tagReader{p: u.p, s: s, target: v.target, saved: v.saved, alive: v.alive, step: v.step, memory: u.page}
 	defer func() { u.page = r.memory }()
 	began := u.busy()
-	verdict, err := Evaluate(rules, r.repository(ctx))
+	verdict, err := judge.Evaluate(rules, r.repository(ctx))
 	if err == nil && rules.Undecided() {
 		err = v.observe(ctx, &r, rules, verdict)
 	}
@@ -115,7 +116,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 	if err != nil {
 		return err
 	}
-	r.verdicts = []*Verdict{verdict}
+	r.verdicts = []*judge.Verdict{verdict}
 	v.deleting = u.busy()
 	v.judging = v.deleting - began
 	for _, n := range verdict.Notices() {
@@ -151,8 +152,8 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 // candidate is a tag that may be deleted, and why.
 type candidate struct {
 	tagRow
-	tag      Tag
-	decision Decision
+	tag      judge.Tag
+	decision judge.Decision
 	reason   string
 	attached bool // it belongs to an image, in the repository or missing
 	holders  []hold.Holder
@@ -160,8 +161,8 @@ type candidate struct {
 
 // each passes the tags that the verdict deletes, and for which `want` returns true, to the
 // function `del` in batches, until all tags were read or the time slice is over.
-func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *Verdict, want func(candidate) bool,
-	del func(ctx context.Context, verdict *Verdict, batch []candidate) error,
+func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *judge.Verdict, want func(candidate) bool,
+	del func(ctx context.Context, verdict *judge.Verdict, batch []candidate) error,
 ) error {
 	batch := v.slice.batch[:0]
 	defer func() { v.slice.batch = batch }()
@@ -182,13 +183,13 @@ func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *Verdict
 			return err
 		}
 		d := verdict.Decide(t.tag)
-		if d.Code == Held && !v.finishing {
+		if d.Code == judge.Held && !v.finishing {
 			v.slice.countHeld(t)
 		}
 		if !d.Delete {
 			continue
 		}
-		t.decision, t.attached = d, t.tag.attached() || t.tag.orphan()
+		t.decision, t.attached = d, t.tag.Attached() || t.tag.Orphan()
 		if !want(t) {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -139,7 +140,7 @@ func (v *repositoryRun) stillReported(ctx context.Context, tx pgx.Tx) error {
 // namespace before, in this version. If one surely wasn't meant to delete what it would, it rests,
 // and judgeFirst returns errOutdated, so that the run goes on without it.
 func (v *repositoryRun) judgeFirst(ctx context.Context, list []candidate) error {
-	var set PolicySet
+	var set judge.PolicySet
 	for i := range list {
 		set |= list[i].decision.Policies
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -87,7 +88,7 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	}
 	preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
 	r.must(err)
-	if preview.Deleted != 0 || preview.WouldDelete != 2 || preview.Reasons[autoprune.AwaitsConfirmation] != 2 || !strings.Contains(preview.Policies[0].Notice, "confirms") {
+	if preview.Deleted != 0 || preview.WouldDelete != 2 || preview.Reasons[judge.AwaitsConfirmation] != 2 || !strings.Contains(preview.Policies[0].Notice, "confirms") {
 		t.Errorf("the preview says %+v", preview)
 	}
 	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 1, []policy.WarningCode{policy.SelectsReleases}); err == nil {
@@ -204,7 +205,7 @@ func TestRequireReporter(t *testing.T) {
 		}
 		preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
 		r.must(err)
-		if preview.Deleted != 0 || preview.WouldDelete != 1 || preview.Reasons[autoprune.NoReporter] != 1 {
+		if preview.Deleted != 0 || preview.WouldDelete != 1 || preview.Reasons[judge.NoReporter] != 1 {
 			t.Errorf("the preview says %+v", preview)
 		}
 	}
@@ -254,10 +255,10 @@ func TestReporterEndsDuringRun(t *testing.T) {
 	var r *registry
 	since := time.Now().Add(-1000 * time.Hour)
 	r = setup(t, func(o *autoprune.Options) {
-		o.Pulls = func(context.Context) (autoprune.PullRecord, error) {
-			return autoprune.PullRecord{Since: since}, nil
+		o.Pulls = func(context.Context) (judge.PullRecord, error) {
+			return judge.PullRecord{Since: since}, nil
 		}
-		o.Used = func(context.Context, int64, []*autoprune.Tag) error { return nil }
+		o.Used = func(context.Context, int64, []*judge.Tag) error { return nil }
 		o.Settle = func(context.Context) error { // just before the deletion
 			r.exec("UPDATE holdreporters SET reported_at = reported_at - lease")
 			return nil

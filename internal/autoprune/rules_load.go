@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -25,7 +26,7 @@ type policies struct {
 	exceptions          map[int64]bool   // repositories in which the policies of the namespace and the registry delete nothing
 	free                *freeRequest     // of the run; nil: none
 	announcements       map[string]int64 // versions of policies that were announced, see grace.go
-	pulls               PullRecord
+	pulls               judge.PullRecord
 	rests               map[string]rest        // by policy, see rests.go
 	absent              map[string]hold.Absent // required reporters that aren't live, by name
 	uncovered           map[int64]time.Time    // until when policies wait, see uncovered.go
@@ -119,7 +120,7 @@ func (l *policies) unreadable() map[string]string {
 	add := func(list []Saved) {
 		for _, s := range list {
 			if s.Problem != "" {
-				out[s.ID] = Unreadable + s.Problem
+				out[s.ID] = judge.Unreadable + s.Problem
 			}
 		}
 	}
@@ -135,15 +136,15 @@ func (l *policies) unreadable() map[string]string {
 
 // of returns the rules by which a repository is judged, and the saved policies that the
 // rules contain, in the order of Rules.Policies. The caller sets Rules.Now.
-func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
+func (l *policies) of(t catalog.Repository) (judge.Rules, []Saved) {
 	own := l.repositories[t.ID]
-	r := Rules{
-		Policies: Combine(l.except(t, l.applied(policy.DefaultScope, l.defaults)), l.except(t, l.applied(policy.NamespaceScope, l.namespace)), l.applied(policy.RepositoryScope, own), l.off),
+	r := judge.Rules{
+		Policies: judge.Combine(l.except(t, l.applied(policy.DefaultScope, l.defaults)), l.except(t, l.applied(policy.NamespaceScope, l.namespace)), l.applied(policy.RepositoryScope, own), l.off),
 		Pulls:    l.pulls,
 	}
 	for _, rule := range l.protection {
 		if rule.HoldsIn(t) {
-			r.Protection = append(r.Protection, Protection{ID: rule.ID.String(), Pattern: rule.Pattern, Problem: rule.Problem})
+			r.Protection = append(r.Protection, judge.Protection{ID: rule.ID.String(), Pattern: rule.Pattern, Problem: rule.Problem})
 		}
 	}
 	byID := make(map[string]Saved)
@@ -152,7 +153,7 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 			byID[s.ID] = s
 		}
 	}
-	r.Policies = slices.DeleteFunc(r.Policies, func(a Applied) bool { return !a.Policy.AppliesIn(t.Path) })
+	r.Policies = slices.DeleteFunc(r.Policies, func(a judge.Applied) bool { return !a.Policy.AppliesIn(t.Path) })
 	uncovered := l.uncoveredIn(t.ID)
 	saved := make([]Saved, len(r.Policies))
 	for i, a := range r.Policies {
@@ -162,10 +163,10 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	return l.withFree(t, r, saved)
 }
 
-func (l *policies) applied(scope policy.Scope, list []Saved) []Applied {
-	out := make([]Applied, len(list))
+func (l *policies) applied(scope policy.Scope, list []Saved) []judge.Applied {
+	out := make([]judge.Applied, len(list))
 	for i, s := range list {
-		out[i] = Applied{
+		out[i] = judge.Applied{
 			ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts, MayKeep: s.MayKeep,
 			ActiveFrom: s.ActiveFrom, Announced: l.announced(s), Capped: l.caps.waits(s),
 			Unconfirmed: l.unconfirmed(s), Unreported: l.unreported(&s.Policy),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // TestObserve: a policy that observes must delete nothing, and its runs must say what would be
@@ -32,7 +33,7 @@ func TestObserve(t *testing.T) {
 		var names []string
 		for _, one := range details.Observed {
 			names = append(names, one.Tag)
-			if one.Repository != "app/web" || one.Policy != id || one.Code != autoprune.BeyondNewest || one.Reason != "not among the newest 3" {
+			if one.Repository != "app/web" || one.Policy != id || one.Code != judge.BeyondNewest || one.Reason != "not among the newest 3" {
 				t.Errorf("the run says %+v", one)
 			}
 		}

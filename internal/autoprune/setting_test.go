@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -212,20 +213,20 @@ func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
 // MaxPolicies allows, Combine must leave out the default policy of the configuration.
 func TestDefaultPolicyFindsNoRoom(t *testing.T) {
 	t.Parallel()
-	many := func(scope policy.Scope, n int) (list []autoprune.Applied) {
+	many := func(scope policy.Scope, n int) (list []judge.Applied) {
 		for i := range n {
-			list = append(list, autoprune.Applied{ID: fmt.Sprint(scope, i), Scope: scope})
+			list = append(list, judge.Applied{ID: fmt.Sprint(scope, i), Scope: scope})
 		}
 		return list
 	}
-	defaults := append(many(policy.DefaultScope, 2), autoprune.Applied{ID: "setting", Scope: policy.DefaultScope, Everywhere: true})
+	defaults := append(many(policy.DefaultScope, 2), judge.Applied{ID: "setting", Scope: policy.DefaultScope, Everywhere: true})
 	for _, tt := range []struct{ namespace, repository, want int }{{0, 0, 3}, {1, 0, 2}, {1, 1, 3}, {32, 31, 64}, {32, 32, 64}} {
-		got := autoprune.Combine(defaults, many(policy.NamespaceScope, tt.namespace), many(policy.RepositoryScope, tt.repository), false)
+		got := judge.Combine(defaults, many(policy.NamespaceScope, tt.namespace), many(policy.RepositoryScope, tt.repository), false)
 		if len(got) != tt.want {
 			t.Errorf("%d and %d: %d apply, want %d", tt.namespace, tt.repository, len(got), tt.want)
 		}
 	}
-	if got := autoprune.Combine(defaults, nil, nil, true); len(got) != 0 {
+	if got := judge.Combine(defaults, nil, nil, true); len(got) != 0 {
 		t.Errorf("refused, and %d apply", len(got))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -37,25 +38,25 @@ type tagReader struct {
 	complete bool
 	// verdicts are set after the evaluation. From then on, tags that one of them deletes are
 	// asked for holds, page by page.
-	verdicts []*Verdict
+	verdicts []*judge.Verdict
 	asked    bool // the tags in `all` were asked for holds
 }
 
 // repository returns the repository as Evaluate reads it.
-func (r *tagReader) repository(ctx context.Context) Repository {
-	return r.s.withContents(ctx, Repository{
-		Tags: func(yield func(Tag, error) bool) {
+func (r *tagReader) repository(ctx context.Context) judge.Repository {
+	return r.s.withContents(ctx, judge.Repository{
+		Tags: func(yield func(judge.Tag, error) bool) {
 			for t, err := range r.tags(ctx) {
 				if !yield(t.tag, err) {
 					return
 				}
 			}
 		},
-		Parents: func(manifests []int64) ([]Reference, error) {
+		Parents: func(manifests []int64) ([]judge.Reference, error) {
 			links, err := r.s.Parents(ctx, manifests)
-			list := make([]Reference, len(links))
+			list := make([]judge.Reference, len(links))
 			for i, l := range links {
-				list[i] = Reference{Parent: l.Keeper, Child: l.Kept}
+				list[i] = judge.Reference{Parent: l.Keeper, Child: l.Kept}
 			}
 			return list, err
 		},
@@ -130,7 +131,7 @@ func (r *tagReader) page(ctx context.Context, last string, size int) ([]candidat
 		if len(page) == cap(page) { // append would grow a long page by a quarter only, and copy it often
 			page = slices.Grow(page, max(64, len(page)))
 		}
-		page = append(page, candidate{tagRow: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject, Immutable: t.Immutable}})
+		page = append(page, candidate{tagRow: t, tag: judge.Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject, Immutable: t.Immutable}})
 	})
 	if r.memory = page; err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (r *tagReader) page(ctx context.Context, last string, size int) ([]candidat
 func (r *tagReader) fillImages(ctx context.Context, page []candidate) error {
 	var digests []oci.DigestPrefix
 	for i := range page {
-		if d, ok := AttachedTo(page[i].Name); ok {
+		if d, ok := judge.AttachedTo(page[i].Name); ok {
 			digests = append(digests, d)
 		}
 	}
@@ -159,14 +160,14 @@ func (r *tagReader) fillImages(ctx context.Context, page []candidate) error {
 		return err
 	}
 	for i := range page {
-		d, ok := AttachedTo(page[i].Name)
+		d, ok := judge.AttachedTo(page[i].Name)
 		if !ok {
 			continue
 		}
 		if id, there := found[d]; there {
 			page[i].tag.Image = id
 		} else if page[i].tag.Image == 0 {
-			page[i].tag.Image = MissingImage
+			page[i].tag.Image = judge.MissingImage
 		}
 	}
 	return nil
@@ -246,7 +247,7 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 	if r.p.opt.Used == nil {
 		return nil
 	}
-	var asked []*Tag
+	var asked []*judge.Tag
 	for i := range page {
 		if err := r.pace(ctx, i); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // maxTallied is how many of the tags that a policy would delete its tally names.
@@ -74,7 +75,7 @@ func (u *timeSlice) storeTallies(ctx context.Context, tx pgx.Tx) error {
 }
 
 // tallyTag counts a tag for the policies that would delete it.
-func (v *repositoryRun) tallyTag(name string, policies PolicySet) {
+func (v *repositoryRun) tallyTag(name string, policies judge.PolicySet) {
 	for place := range policies.All() {
 		y := v.slice.tallies[v.saved[place].ID]
 		if y == nil {

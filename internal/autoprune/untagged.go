@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -77,10 +78,10 @@ func Untagged(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifest
 }
 
 // retain adds the retentions of manifests of a repository to `out`.
-func retain(ctx context.Context, s *snapshot, rules Rules, saved []Saved, ids []int64, out map[int64]Retention) (err error) {
-	tags := make(map[int64]*Tag, len(ids))
+func retain(ctx context.Context, s *snapshot, rules judge.Rules, saved []Saved, ids []int64, out map[int64]Retention) (err error) {
+	tags := make(map[int64]*judge.Tag, len(ids))
 	for _, id := range ids {
-		tags[id] = new(Tag)
+		tags[id] = new(judge.Tag)
 	}
 	keep := slices.ContainsFunc(saved, func(k Saved) bool { return k.keepsUntagged() })
 	if !keep {
@@ -117,7 +118,7 @@ func retain(ctx context.Context, s *snapshot, rules Rules, saved []Saved, ids []
 
 // retention returns the policy's retention of a manifest without tags, which has the properties
 // of t. `place` is the policy's index in Rules.Policies.
-func (s *Saved) retention(place int, t *Tag) (Retention, bool) {
+func (s *Saved) retention(place int, t *judge.Tag) (Retention, bool) {
 	switch {
 	case !s.keepsUntagged():
 		return Retention{}, false

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -32,7 +33,7 @@ func TestUntaggedPolicy(t *testing.T) {
 	}
 	p, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
 	r.must(err)
-	if p.Deleted != 0 || p.WouldDelete != 0 || p.Reasons[autoprune.Inactive] != p.Tags {
+	if p.Deleted != 0 || p.WouldDelete != 0 || p.Reasons[judge.Inactive] != p.Tags {
 		t.Errorf("the policy deletes %d tags, and would delete %d: %v", p.Deleted, p.WouldDelete, p.Reasons)
 	}
 	i := slices.IndexFunc(p.Untagged, func(u autoprune.PreviewUntagged) bool { return u.Policy != "" })

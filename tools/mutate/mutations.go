@@ -331,7 +331,7 @@ var mutations = []mutation{
 		"if err := p.lockTask(ctx, tx, t); err != nil {\n\t\t\treturn err\n\t\t}\n", "",
 		autoprune, "TestSleeperChangesNothing"},
 	{"prune: a window closes during a run", "internal/autoprune/delete.go",
-		"if v.rules.waitBegun(at) {\n\t\t\treturn errOutdated\n\t\t}", "_ = at",
+		"if v.rules.WaitBegun(at) {\n\t\t\treturn errOutdated\n\t\t}", "_ = at",
 		autoprune, "TestWindowClosesDuringRun"},
 	{"prune: a policy is judged before its first deletion", "internal/autoprune/rests.go",
 		"if rests {\n\t\treturn errOutdated\n\t}", "_ = rests",

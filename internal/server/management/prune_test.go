@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -226,16 +227,16 @@ func TestAPIAsks(t *testing.T) {
 	for i := range 4 {
 		r.Put(t, "app/a", fmt.Sprintf("v%d", i), r.Simple(t, "app/a", i, nil))
 	}
-	const policy = `{"method": "number_of_tags", "numTags": 1, "maxDeleted": 2, "maxDeletedPercent": 90}`
+	const capped = `{"method": "number_of_tags", "numTags": 1, "maxDeleted": 2, "maxDeletedPercent": 90}`
 	var preview autoprune.Preview
-	r.Manage(t, "POST", "/repository/app/a/autoprunepolicy/preview", policy).Into(t, 200, &preview)
+	r.Manage(t, "POST", "/repository/app/a/autoprunepolicy/preview", capped).Into(t, 200, &preview)
 	want := autoprune.RunAsk{Scope: policy.NamespaceScope, Would: 3, Most: 2}
-	if preview.Deleted != 0 || len(preview.Asks) != 1 || preview.Asks[0] != want || preview.Reasons[autoprune.Asks] != 3 ||
+	if preview.Deleted != 0 || len(preview.Asks) != 1 || preview.Asks[0] != want || preview.Reasons[judge.Asks] != 3 ||
 		!strings.Contains(preview.Policies[0].Notice, "it would delete 3 tags, more than its cap of 2") {
 		t.Errorf("preview: %+v", preview)
 	}
 	var made struct{ UUID string }
-	r.Manage(t, "POST", "/organization/app/autoprunepolicy", policy).Into(t, 201, &made)
+	r.Manage(t, "POST", "/organization/app/autoprunepolicy", capped).Into(t, 201, &made)
 	var list struct{ Asks []autoprune.Ask }
 	r.Manage(t, "GET", "/organization/app/autoprune/asks", "").Into(t, 200, &list)
 	if list.Asks == nil || len(list.Asks) != 0 {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
@@ -75,7 +75,7 @@ func (a *API) knowsUses(ctx context.Context, age policy.Age, since time.Time) er
 	case !recorded.Before(since):
 		return refused("%s since %s, so they can be from %s on", what,
 			recorded.UTC().Format(time.RFC3339), recorded.Add(age.Duration()).UTC().Format(time.RFC3339))
-	case behind > autoprune.DefaultMaxBehind:
+	case behind > judge.DefaultMaxBehind:
 		return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: the statistics of pulls are %s behind; "+
 			"\"purser pulls status\" shows their progress", age, behind.Round(time.Second))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -33,10 +34,10 @@ func setupPruned(t *testing.T, change ...func(*servertest.Options)) pruned {
 		var err error
 		r.pruner, err = autoprune.New(autoprune.Options{
 			DB: pool, Catalog: o.Catalog, Log: o.Log, Interval: time.Second,
-			Pulls: func(context.Context) (autoprune.PullRecord, error) {
-				return autoprune.PullRecord{Since: since}, nil
+			Pulls: func(context.Context) (judge.PullRecord, error) {
+				return judge.PullRecord{Since: since}, nil
 			},
-			Used: func(context.Context, int64, []*autoprune.Tag) error { return nil },
+			Used: func(context.Context, int64, []*judge.Tag) error { return nil },
 		})
 		if err != nil {
 			t.Fatal(err)

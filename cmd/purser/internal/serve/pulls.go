@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -175,7 +176,7 @@ func uncounted(logged bool, p dependencies) func(context.Context) error {
 
 // unreliable describes pull statistics that lag behind by a year. No last_pulled policy
 // trusts such statistics, so none deletes any tag.
-var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
+var unreliable = judge.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
 // PruneByPulls gives auto-pruning, by its options `o`, access to the pull statistics. It
 // does nothing if `sync` is nil. `flush` is nil if there is no Redis.
@@ -185,7 +186,7 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 	}
 	// If this function returned the error, policies that need no statistics would stop too.
 	// Therefore it logs the error, and reports statistics that no policy trusts.
-	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
+	o.Pulls = func(ctx context.Context) (judge.PullRecord, error) {
 		record, err := pullRecord(ctx, sync, flush)
 		if err != nil {
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "error", err)
@@ -194,7 +195,7 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 		return record, nil
 	}
 	o.Settle = sync.Settle
-	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
+	o.Used = func(ctx context.Context, repository int64, tags []*judge.Tag) error {
 		err := fillUses(ctx, cmp.Or(o.Background, o.DB), sync, repository, tags)
 		if err != nil {
 			// A tag whose pulls can't be read counts as pulled now, so that no policy
@@ -210,7 +211,7 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 
 // pullRecord returns how far the pull statistics can be trusted: since when they are
 // complete, and by how much they lag behind the audit log and Redis.
-func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) (r autoprune.PullRecord, err error) {
+func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) (r judge.PullRecord, err error) {
 	s, err := sync.Status(ctx)
 	if err == nil && s.Foreign {
 		err = pullstats.ErrForeignLog
@@ -218,7 +219,7 @@ func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstat
 	if err != nil {
 		return r, err
 	}
-	r = autoprune.PullRecord{Since: s.Since, Behind: s.Behind}
+	r = judge.PullRecord{Since: s.Since, Behind: s.Behind}
 	if s.Checks.After(r.Since) {
 		r.Since = s.Checks
 	}
@@ -235,7 +236,7 @@ func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstat
 
 // fillUses sets in each tag when the tag was last pulled by name, and when its manifest, or
 // a manifest below it (one that an index lists), was last pulled by digest.
-func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, repository int64, tags []*autoprune.Tag) error {
+func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, repository int64, tags []*judge.Tag) error {
 	manifests, names := make([]int64, len(tags)), make([]string, len(tags))
 	for i, t := range tags {
 		manifests[i], names[i] = t.Manifest, t.Name
