@@ -188,11 +188,12 @@ func (p *Pruner) Asks(ctx context.Context, namespace string) ([]Ask, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.asks(ctx, p.db.Pool, o)
+	return asksOf(ctx, p.db.Pool, o)
 }
 
-func (p *Pruner) asks(ctx context.Context, q db.Querier, o owner) ([]Ask, error) {
-	l, err := p.load(ctx, q, o.namespace)
+// asksOf is Asks by q alone.
+func asksOf(ctx context.Context, q db.Querier, o owner) ([]Ask, error) {
+	l, err := loadPolicies(ctx, q, o.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +243,7 @@ func (p *Pruner) Approve(ctx context.Context, namespace, policy string, version,
 		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
 			return err
 		}
-		list, err := p.asks(ctx, tx, o)
+		list, err := asksOf(ctx, tx, o)
 		if err != nil {
 			return err
 		}

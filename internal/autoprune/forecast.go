@@ -105,7 +105,7 @@ func (p *Pruner) Forecast(ctx context.Context, t Target, o ForecastOptions) (*Fo
 	if err != nil {
 		return nil, err
 	}
-	l, err := p.load(ctx, p.db.Pool, found.namespace)
+	l, err := p.load(ctx, found.namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func (f *freePlanner) look(ctx context.Context, namespace string) error {
 	}
 	var pulls judge.PullRecord
 	for i, id := range ids {
-		l, err := f.p.load(ctx, f.p.db.Pool, id)
+		l, err := f.p.load(ctx, id)
 		if err != nil {
 			return err
 		}

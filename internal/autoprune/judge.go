@@ -23,8 +23,6 @@ type Change struct {
 
 // Bounds of judging a change.
 const (
-	// judgedAtOnce is how many changes a process judges at once, since each uses a connection.
-	judgedAtOnce = 2
 	// maxReached is up to which number the namespaces are counted that a default policy reaches.
 	maxReached = 10_000
 )
@@ -158,7 +156,7 @@ func (j *judging) settle(ctx context.Context, l *policies) error {
 func (j *judging) all(ctx context.Context, o owner) error {
 	switch j.target.Scope() {
 	case policy.RepositoryScope:
-		l, err := j.p.load(ctx, j.p.db.Pool, o.namespace)
+		l, err := j.p.load(ctx, o.namespace)
 		if err != nil {
 			return err
 		}
@@ -213,7 +211,7 @@ func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
 }
 
 func (j *judging) namespace(ctx context.Context, namespace int64) error {
-	l, err := j.p.load(ctx, j.p.db.Pool, namespace)
+	l, err := j.p.load(ctx, namespace)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ var errTimeOver = errors.New("the preview ran out of time")
 // Preview returns what a run would delete now in a namespace or a repository. It uses
 // the same code as a run, and changes nothing. Each repository is judged in one
 // snapshot. A process makes at most two previews at a time; further calls wait. A single
-// preview looks at two repositories at once. Preview returns the error NAME_UNKNOWN if the
+// preview looks at two repositories at once while there is a place. Preview returns the error NAME_UNKNOWN if the
 // target doesn't exist.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == policy.DefaultScope {
@@ -109,7 +109,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err != nil {
 		return nil, err
 	}
-	l, err := p.load(ctx, p.db.Pool, found.namespace)
+	l, err := p.load(ctx, found.namespace)
 	if err != nil {
 		return nil, err
 	}

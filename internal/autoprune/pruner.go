@@ -100,10 +100,9 @@ type Pruner struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
-	// previews has the places in which previews and forecasts look at a repository, since each
-	// uses a database connection. Each preview has one place as long as it runs; see lookInOrder.
-	previews chan struct{}
-	judges   chan struct{} // the same for Judge
+	// previews has the places in which previews and forecasts look at a repository. Each preview has
+	// one place as long as it runs; see lookInOrder. judges has those of Judge. See places.
+	previews, judges chan struct{}
 
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
@@ -134,12 +133,25 @@ func New(o Options) (*Pruner, error) {
 	o.KeepRuns = cmp.Or(o.KeepRuns, 90*24*time.Hour)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	m := newMetrics(o.Metrics)
-	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), judges: make(chan struct{}, judgedAtOnce), logged: make(map[string]string), lookFor: lookFor}
+	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, logged: make(map[string]string), lookFor: lookFor}
+	p.previews, p.judges = places(int(o.DB.Pool.Config().MaxConns))
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a time slice shares its time
 		Log: o.Log, Metrics: o.Worker,
 	})
 	return p, nil
+}
+
+// places returns the places of previews and of judgements for a pool of so many connections: at most two of
+// each. Who has a place keeps a connection for a snapshot, and needs a second one now and then, such as to
+// read when tags were used. So less than half of the connections are in snapshots: if all were, each
+// would wait for the others. If the pool is too small for that, there is one place for both.
+func places(conns int) (previews, judges chan struct{}) {
+	if n := min(2, (conns-1)/4); n > 0 {
+		return make(chan struct{}, n), make(chan struct{}, n)
+	}
+	one := make(chan struct{}, 1)
+	return one, one
 }
 
 // mayDelete returns an error while no tag may be deleted for its age.

@@ -331,7 +331,7 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := p.load(ctx, p.db.Pool, o.namespace)
+	l, err := p.load(ctx, o.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -362,8 +362,7 @@ func (p *Pruner) Rests(ctx context.Context, namespace string) ([]Rest, error) {
 }
 
 // restingNow reads the version of a policy and the warnings because of which it rests in a namespace,
-// and locks the row that has them. There are no warnings if it doesn't rest, or was saved since. It
-// takes no second connection, unlike load: the caller has locks for which others wait.
+// and locks the row that has them. There are no warnings if it doesn't rest, or was saved since.
 func restingNow(ctx context.Context, tx pgx.Tx, namespace int64, id string) (version int64, warnings []policy.Warning, err error) {
 	var text []byte
 	err = tx.QueryRow(ctx, `

@@ -33,10 +33,28 @@ type policies struct {
 }
 
 // load reads the policies, protection rules and state of the statistics that a time slice
-// needs for a namespace. It reads all policies in one round trip to the database: in most
-// namespaces there is nothing to prune, and these reads are most of what a time slice
-// costs.
-func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
+// needs for a namespace. It uses connections of the main pool, one after the other, so its caller has
+// none of them.
+func (p *Pruner) load(ctx context.Context, namespace int64) (*policies, error) {
+	out, err := loadPolicies(ctx, p.db.Pool, namespace)
+	if err != nil {
+		return nil, err
+	}
+	if out.protection, err = p.catalog.ProtectionIn(ctx, namespace); err != nil {
+		return nil, err
+	}
+	if p.opt.Pulls != nil {
+		if out.pulls, err = p.opt.Pulls(ctx); err != nil {
+			return nil, fmt.Errorf("asking how far the pull statistics are: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// loadPolicies reads what load reads, but protection rules and the state of the statistics, by q alone. It
+// reads all policies in one round trip to the database: in most namespaces there is nothing to
+// prune, and these reads are most of what a time slice costs.
+func loadPolicies(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved), announcements: make(map[string]int64), exceptions: make(map[int64]bool)}
 	b := new(pgx.Batch)
 	queuePolicies(b, policy.DefaultScope, owner{}, &out.defaults)
@@ -60,18 +78,7 @@ func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*poli
 	if err != nil {
 		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
 	}
-	if err := out.loadReporters(ctx, q, namespace); err != nil {
-		return nil, err
-	}
-	if out.protection, err = p.catalog.ProtectionIn(ctx, namespace); err != nil {
-		return nil, err
-	}
-	if p.opt.Pulls != nil {
-		if out.pulls, err = p.opt.Pulls(ctx); err != nil {
-			return nil, fmt.Errorf("asking how far the pull statistics are: %w", err)
-		}
-	}
-	return out, nil
+	return out, out.loadReporters(ctx, q, namespace)
 }
 
 func queuePolicies(b *pgx.Batch, scope policy.Scope, o owner, list *[]Saved) {

@@ -213,7 +213,7 @@ func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 		if err != nil {
 			return err
 		}
-		l, err := p.load(ctx, tx, o.namespace)
+		l, err := loadPolicies(ctx, tx, o.namespace) // by this connection alone: others may wait for what it has locked
 		if err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted
 // do.
 func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	now := time.Now()
-	l, err := p.load(ctx, p.db.Pool, t.namespace)
+	l, err := p.load(ctx, t.namespace)
 	waits := false
 	if err == nil {
 		waits, err = p.loadFree(ctx, t, l)
