@@ -2,6 +2,9 @@ package operate
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 func gcCommand(src *command.Source) *cobra.Command {
@@ -46,12 +50,29 @@ func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.C
 // withCollector is like withMetadata, for commands that need the garbage collector.
 func withCollector(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return withMetadata(src, cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
-		clocks, err := backend.NewClock(cfg, clock.Options{DB: metadata})
+		stop, clocks, err := lookAtClocks(ctx, cfg, metadata)
 		if err != nil {
 			return err
 		}
+		defer stop()
 		return fn(ctx, cfg, backend.NewCollector(cfg, c, metadata, metadata, clocks, nil), metadata, log)
 	})
+}
+
+// lookAtClocks looks at the clocks again and again, as a server does, until stop is called. The command
+// itself says what they are not fit for.
+func lookAtClocks(ctx context.Context, cfg *config.Config, metadata *db.DB) (stop func(), clocks *clock.Guard, err error) {
+	clocks, err = backend.NewClock(cfg, clock.Options{DB: metadata, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := clocks.Check(ctx); err != nil && !errors.Is(err, worker.ErrRest) {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var looks sync.WaitGroup
+	looks.Go(func() { clocks.Run(ctx) }) //nolint:errcheck // it ends with its context
+	return func() { cancel(); looks.Wait() }, clocks, nil
 }
 
 // byCommand returns a context whose audit entries name the command `cmd` as their user
