@@ -111,15 +111,15 @@ func testOwners(t *testing.T, dsn string) {
 	if !slices.Equal(parts, all) {
 		t.Errorf("%d owners in parts, %d at once", len(parts), len(all))
 	}
-	// All blobs are deleted after ReadOwners has returned the first row. ReadOwners must
-	// still return every row. A caller may also stop early.
+	// Blobs of which no page was read yet are deleted after ReadOwners has returned the first row. ReadOwners
+	// must still return every row. A caller may also stop early.
 	n := 0
 	for o, err := range check.ReadOwners(t.Context(), b.DB, "", "") {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n == 0 {
-			b.Exec(t, "DELETE FROM blobs")
+			b.Exec(t, "DELETE FROM blobs WHERE storage_key >= 'f'")
 		}
 		if n++; n == 2000 && o.Key != all[1999].Key {
 			t.Errorf("row 2,000 is %s, was %s", o.Key, all[1999].Key)
