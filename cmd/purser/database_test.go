@@ -133,7 +133,7 @@ func TestConnectionLimitIsWaitedFor(t *testing.T) {
 			return strings.Contains(out.String(), ready) || limit < 30 && strings.Count(log.String(), "waiting for the database") > before
 		})
 	}
-	if got := log.String(); !strings.Contains(got, "too many connections for role") || !strings.Contains(got, "limit_of=\"role "+role+"\" limit=30 needed=33") {
+	if got := log.String(); !strings.Contains(got, "too many connections for role") || !strings.Contains(got, "limit_of=\"role "+role+"\" limit=30 needed=40") {
 		t.Errorf("the limit isn't named:\n%s", got)
 	}
 	cancel()
