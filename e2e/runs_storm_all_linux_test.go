@@ -313,7 +313,11 @@ func (s *runsStorm) settle() {
 	if held == 0 || deleted == 0 || s.ended == 0 {
 		s.t.Error("the storm was too calm")
 	}
-	for i := max(0, len(s.pushed)-3); i < len(s.pushed); i++ {
+	first := len(s.pushed) - 3
+	if _, _, err := s.apis[0].manifest(s.t.Context(), "acme/web", fmt.Sprintf("b%d", len(s.pushed))); err == nil {
+		first++ // the storm's end has cut off the answer to a push, whose tag is the newest then
+	}
+	for i := max(0, first); i < len(s.pushed); i++ {
 		if _, d, err := s.apis[0].manifest(s.t.Context(), "acme/web", fmt.Sprintf("b%d", i)); err != nil || d.String() != s.pushed[i] {
 			s.t.Errorf("b%d, one of the three newest tags of %d, is %s, want %s (%v)", i, len(s.pushed), d, s.pushed[i], err)
 		}
