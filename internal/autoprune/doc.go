@@ -117,7 +117,8 @@
 // configurationattributes. No transaction is open while the store is read. A policy selects
 // nothing of which a configuration is missing, and no other policy deletes more for that reason
 // (doubt.go of package judge). What a configuration says never changes, so nothing is looked at
-// again before tags are deleted. The transaction that stores rows locks blobs' rows FOR KEY SHARE and nothing else.
+// again before tags are deleted. The transaction that stores rows locks blobs' rows FOR KEY SHARE
+// and nothing else.
 //
 // Time slices. A worker spends one time slice on a namespace before it takes the next
 // namespace. It interrupts a repository only where that wastes little work: an evaluation
