@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -70,7 +71,7 @@ func TestClockSetMeanwhile(t *testing.T) {
 }
 
 // TestPushTimes: tags are in the order of their pushes, and none looks older than it is, while the
-// clock is behind, and after it was ahead.
+// clock is behind, and after it was ahead, whether or not anybody has noticed.
 func TestPushTimes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -110,6 +111,11 @@ func TestPushTimes(t *testing.T) {
 	b.Exec(t, "INSERT INTO clock (seen_at, boot, up, trusted_at) VALUES (now() - interval '10 s', '', 0, now() - interval '10 s')")
 	right("v2")
 	right("v1")
+	// The clock was 30 days ahead when v1 was pushed, and nobody has noticed.
+	b.Exec(t, "UPDATE tags SET updated_at = now() + interval '30 days' WHERE name = 'v1'")
+	last = time.Now().Add(30*24*time.Hour - time.Minute)
+	later("v3", 29*24*time.Hour)
+	later("v2", 29*24*time.Hour)
 	// The clock is 60 days behind, and nobody has noticed.
 	b.Exec(t, "UPDATE clock SET trusted_at = now() + interval '60 days'")
 	last = time.Now()
@@ -125,4 +131,36 @@ func TestPushTimes(t *testing.T) {
 	b.Exec(t, "UPDATE clock SET confirmed_to = now()")
 	b.Exec(t, "DELETE FROM tags")
 	right("v1")
+}
+
+// TestImportedFromTheFuture: the clock of the registry that an import reads was ahead. Neither what
+// it brings nor what is pushed afterwards is of the future.
+func TestImportedFromTheFuture(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	payload := catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil)
+	m, err := oci.ParseManifest("", payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	future, past := time.Now().AddDate(10, 0, 0), time.Now().AddDate(-1, 0, 0)
+	err = b.PutManifest(t.Context(), catalog.NewManifest{
+		Repository: "acme/app", Digest: oci.Compute(oci.SHA256, payload), Manifest: m, Payload: payload, Tags: []string{"old", "wrong"},
+		Imported: &catalog.Imported{Manifest: future, Tags: map[string]time.Time{"old": past, "wrong": future}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Put(t, "acme/app", payload, "new")
+	for what, sql := range map[string]string{
+		"tags of the future":      "SELECT count(*) FROM tags WHERE COALESCE(updated_at, created_at) > now()",
+		"manifests of the future": "SELECT count(*) FROM manifests WHERE created_at > now()",
+		"tags that seem newer than the last push": `SELECT count(*) FROM tags t JOIN tags new ON new.name = 'new'
+			WHERE t.name <> 'new' AND COALESCE(t.updated_at, t.created_at) >= COALESCE(new.updated_at, new.created_at)`,
+		"tags without their time at the other registry": "SELECT count(*) FROM tags WHERE name = 'old' AND created_at > now() - interval '360 days'",
+	} {
+		if n := b.Count(t, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
 }

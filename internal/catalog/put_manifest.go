@@ -31,7 +31,7 @@ type NewManifest struct {
 	Imported *Imported
 }
 
-// Imported says when another registry got a manifest and its tags.
+// Imported says when another registry got a manifest and its tags. A time of the future counts as now.
 type Imported struct {
 	Manifest time.Time
 	Tags     map[string]time.Time // of each of the tags

@@ -159,7 +159,7 @@ WITH previous AS (
 	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 		subject_digest, configuration_blob_digest, configuration_blob_size, annotations, payload, created_at, total_size)
 	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config,
-		(SELECT size FROM sizes WHERE digest = @config::bytea LIMIT 1), @annotations, @payload, COALESCE(@created::timestamptz, now()),
+		(SELECT size FROM sizes WHERE digest = @config::bytea LIMIT 1), @annotations, @payload, LEAST(@created::timestamptz, now()),
 		LEAST(octet_length(@payload::bytea)::numeric
 			+ COALESCE((SELECT sum(size) FROM sizes), 0)
 			+ COALESCE((SELECT sum(c.size) FROM unnest(@children::bytea[]) AS child (digest)
@@ -189,7 +189,7 @@ WITH previous AS (
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0)
 ), t AS (
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, expires_at, immutable)
-	SELECT @namespace, @repository, name, m.id, COALESCE(at, pushed),
+	SELECT @namespace, @repository, name, m.id, LEAST(at, pushed),
 		CASE WHEN NOT @immutable::boolean AND name <> ALL (@undated::text[]) THEN pushed + make_interval(secs => @expires_after::float8) END,
 		@immutable
 	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed
@@ -282,7 +282,7 @@ WITH previous AS (
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest
 ), t AS (
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, expires_at, immutable)
-	SELECT @namespace, @repository, name, m.id, COALESCE(at, pushed),
+	SELECT @namespace, @repository, name, m.id, LEAST(at, pushed),
 		CASE WHEN NOT @immutable::boolean AND name <> ALL (@undated::text[]) THEN pushed + make_interval(secs => @expires_after::float8) END,
 		@immutable
 	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed

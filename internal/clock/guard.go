@@ -21,9 +21,9 @@
 // stopped. And if the operating system says that a time server keeps its clock, a clock that jumped
 // was corrected.
 //
-// While the clock is in doubt, or behind the last trusted time, a pushed tag gets a push time that is
-// neither before that trusted time nor before the push times of the repository's other tags (routine
-// purser_push_time). So policies don't take the tag for older than the others afterwards.
+// A pushed tag always gets a push time that is neither before the last trusted time nor before the
+// push times of the repository's other tags (routine purser_push_time). So policies don't take it for
+// older than those, even if the clock was wrong for a moment at which no process looked.
 //
 // Why nothing is deleted by a clock that jumps at any moment: a judge takes a time T from the
 // database and deletes what is old at T. CheckTime(T) compares T itself with the time that the last
