@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -94,7 +93,6 @@ func (r *Registry) RepositoriesBy(ctx context.Context, c Catalog, below string, 
 type API struct {
 	at     *Registry // the host that has the API
 	of     *Registry // the registry
-	scheme string
 	client *http.Client
 	budget *budget
 }
@@ -113,10 +111,7 @@ func (r *Registry) OpenAPI(ctx context.Context, c Catalog) (*API, error) {
 			return nil, err
 		}
 	}
-	a := &API{at: at, of: r, scheme: at.host.Scheme(), budget: r.newBudget()}
-	if at != r && !onLoopback(host) {
-		a.scheme = "https" // also where a registry would be spoken to by http
-	}
+	a := &API{at: at, of: r, budget: r.newBudget()}
 	authorization, err := a.authorization(ctx, c.Kind)
 	if err != nil {
 		a.Close()
@@ -124,13 +119,6 @@ func (r *Registry) OpenAPI(ctx context.Context, c Catalog) (*API, error) {
 	}
 	a.client = a.clientWith(authorization)
 	return a, nil
-}
-
-// onLoopback says whether a host, with or without a port, is this machine by its name or address.
-func onLoopback(host string) bool {
-	name := (&url.URL{Host: host}).Hostname()
-	at, err := netip.ParseAddr(name)
-	return name == "localhost" || err == nil && at.IsLoopback()
 }
 
 // Close closes connections that nothing uses, unless they are those of the registry.
@@ -269,7 +257,7 @@ func Path(parts ...string) string {
 
 // url returns a URL of the API. The path is made by Path.
 func (a *API) url(path string, query url.Values) *url.URL {
-	u := &url.URL{Scheme: a.scheme, Host: a.at.host.RegistryStr(), RawPath: path, RawQuery: query.Encode()}
+	u := &url.URL{Scheme: a.at.scheme(), Host: a.at.host.RegistryStr(), RawPath: path, RawQuery: query.Encode()}
 	u.Path, _ = url.PathUnescape(path) //nolint:errcheck // it was escaped here
 	return u
 }

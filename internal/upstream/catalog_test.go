@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -227,8 +228,39 @@ func TestRepositoriesByAPILimits(t *testing.T) {
 	}
 }
 
-// TestAPIEncrypted expects that another host than the registry is asked by https, even if a registry there would
-// be spoken to by plain http, and that only this machine is an exception.
+// TestEncrypted expects that a registry is asked by https, also in a private network and by its product's API,
+// unless it is on this machine or plain http is asked for.
+func TestEncrypted(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		host   string
+		plain  bool
+		scheme string
+	}{
+		{"10.0.0.5", false, "https"}, {"10.0.0.5:5000", false, "https"}, {"172.16.0.1:80", false, "https"}, {"192.168.1.1", false, "https"},
+		{"nas.local", false, "https"}, {"registry.example.com", false, "https"}, {"localhost.example.com:5000", false, "https"}, {"128.0.0.1", false, "https"},
+		{"10.0.0.5:5000", true, "http"}, {"registry.example.com", true, "http"},
+		{"127.0.0.1", false, "http"}, {"127.0.0.1:5000", false, "http"}, {"127.8.0.1:5000", false, "http"}, {"[::1]:5000", false, "http"},
+		{"localhost", false, "http"}, {"localhost:5000", false, "http"}, {"registry.localhost:5000", false, "http"},
+	} {
+		r, err := Open(Options{Host: test.host, PlainHTTP: test.plain})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := r.OpenAPI(t.Context(), Catalog{Kind: Harbor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range []*url.URL{a.url("/", nil), (&Repository{registry: r, name: "app"}).url("manifests", "v1")} {
+			if u.Scheme != test.scheme || !r.guard.isSource(u) {
+				t.Errorf("%s, plain %v: %s, want %s", test.host, test.plain, u, test.scheme)
+			}
+		}
+	}
+}
+
+// TestAPIEncrypted expects that another host than the registry is asked by https, even if plain http is asked for,
+// and that only this machine is an exception.
 func TestAPIEncrypted(t *testing.T) {
 	t.Parallel()
 	for host, scheme := range map[string]string{"10.0.0.5": "https", "gitlab.corp.local": "https", "gitlab.example.com:8443": "https", "127.0.0.1:8080": "http", "localhost:1": "http"} {

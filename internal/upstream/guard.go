@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,11 +20,16 @@ import (
 )
 
 const (
-	maxURL     = 16 << 10  // bytes of a URL that is requested
-	maxHeaders = 256 << 10 // bytes of an answer's headers
-	maxAnswer  = 1 << 20   // bytes of an answer without a limit of its own, such as a token
-	maxFailure = 64 << 10  // bytes of an answer that says what is wrong
+	maxURL        = 16 << 10  // bytes of a URL that is requested
+	maxHeaders    = 256 << 10 // bytes of an answer's headers
+	maxAnswer     = 1 << 20   // bytes of an answer without a limit of its own, such as a token
+	maxFailure    = 64 << 10  // bytes of an answer that says what is wrong
+	maxChallenge  = 4 << 10   // bytes of an answer's challenges (WWW-Authenticate)
+	maxChallenges = 8         // different ones with a scope that one log-in may meet
 )
+
+// errNotPlain refuses a request to the registry.
+var errNotPlain = errors.New("plain http is spoken to it only with --source-plain-http")
 
 // guard is the transport under all requests to a registry, those of its log-in included. It
 // decides who may be connected to and who gets credentials, bounds answers, and tries again what
@@ -31,6 +37,7 @@ const (
 type guard struct {
 	limit   Limits
 	source  name.Registry
+	plain   bool // the source may be spoken to by plain http
 	trusted []string
 	tell    func(host string)
 	proxy   func(*http.Request) (*url.URL, error)
@@ -45,7 +52,7 @@ type guard struct {
 
 func newGuard(o Options, limit Limits, source name.Registry) *guard {
 	g := &guard{
-		limit: limit, source: source, trusted: o.Trusted, tell: o.CredentialsTo, proxy: o.Proxy,
+		limit: limit, source: source, plain: o.PlainHTTP, trusted: o.Trusted, tell: o.CredentialsTo, proxy: o.Proxy,
 		reach:  newReach(o.Resolver),
 		pauses: []time.Duration{time.Second, 3 * time.Second},
 		told:   make(map[string]bool),
@@ -113,7 +120,10 @@ func (g *guard) route(req *http.Request) (http.RoundTripper, error) {
 		proxied = p != nil
 	}
 	trusted := g.isTrusted(u)
-	if g.isSource(u) {
+	if g.isHost(u) {
+		if !g.isSource(u) {
+			return nil, errNotPlain
+		}
 		if proxied {
 			g.reach.lookupSource(req.Context(), u.Hostname())
 			return g.free, nil
@@ -140,9 +150,11 @@ func hint(u *url.URL) string {
 	return fmt.Sprintf("; if that is right, name %s as a trusted host (--trust-host)", Printable(u.Host))
 }
 
-// isSource says whether a URL is of the registry itself.
-func (g *guard) isSource(u *url.URL) bool {
-	return (u.Scheme == "https" || g.source.Scheme() == "http") && hostPort(u.Host, u.Scheme) == hostPort(g.source.RegistryStr(), u.Scheme)
+// isSource says whether a URL is of the registry itself, with a scheme by which it may be spoken to.
+func (g *guard) isSource(u *url.URL) bool { return (u.Scheme == "https" || g.plain) && g.isHost(u) }
+
+func (g *guard) isHost(u *url.URL) bool {
+	return hostPort(u.Host, u.Scheme) == hostPort(g.source.RegistryStr(), u.Scheme)
 }
 
 func (g *guard) isTrusted(u *url.URL) bool {
@@ -179,10 +191,18 @@ func (g *guard) send(by http.RoundTripper, req *http.Request) (*http.Response, e
 	res, err := by.RoundTrip(sent)
 	if err != nil {
 		cancel(nil)
-		if strings.Contains(err.Error(), "timeout awaiting response headers") {
+		switch {
+		case strings.Contains(err.Error(), "timeout awaiting response headers"):
 			err = fmt.Errorf("nothing came from %s for %s", shortURL(req.URL), g.limit.Silence)
+		case !g.plain && g.isSource(req.URL) && withoutTLS(err):
+			err = fmt.Errorf("%w; with --source-plain-http, plain http is spoken to the source", err)
 		}
 		return nil, err
+	}
+	if n := len(strings.Join(res.Header.Values("WWW-Authenticate"), "")); n > maxChallenge {
+		cancel(nil)
+		res.Body.Close() //nolint:errcheck // of no interest
+		return nil, fmt.Errorf("%s asks for a log-in with %d bytes, and at most %d are taken", shortURL(req.URL), n, maxChallenge)
 	}
 	limit := answerOf(ctx)
 	if res.StatusCode >= 300 && limit.bytes > maxFailure {
@@ -190,6 +210,47 @@ func (g *guard) send(by http.RoundTripper, req *http.Request) (*http.Response, e
 	}
 	res.Body = newBody(ctx, cancel, res.Body, limit, g.limit)
 	return res, nil
+}
+
+// withoutTLS says whether a request by https failed as it does at a host that speaks plain http alone.
+func withoutTLS(err error) bool {
+	_, other := errors.AsType[tls.RecordHeaderError](err)
+	return other || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// challenges is the transport of one log-in. go-containerregistry adds each new scope of a challenge to
+// those that it asks for, for as long as the log-in is used, so a registry may name only a few.
+type challenges struct {
+	inner http.RoundTripper
+
+	mu   sync.Mutex
+	seen map[string]bool // headers that may have a scope
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *challenges) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := c.inner.RoundTrip(req)
+	if err == nil && res.StatusCode == http.StatusUnauthorized && !c.take(res.Header.Values("WWW-Authenticate")) {
+		res.Body.Close() //nolint:errcheck // of no interest
+		return nil, fmt.Errorf("%s asks for another log-in again and again", shortURL(req.URL))
+	}
+	return res, err
+}
+
+// take remembers challenges. It returns false if there are too many different ones.
+func (c *challenges) take(headers []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range headers {
+		if c.seen[h] || !strings.Contains(strings.ToLower(h), "scope") {
+			continue
+		}
+		if len(c.seen) == maxChallenges {
+			return false
+		}
+		c.seen[h] = true
+	}
+	return true
 }
 
 // again says whether a request that had this result is to be sent again.

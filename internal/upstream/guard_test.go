@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -191,6 +192,193 @@ func TestRealmBehindProxy(t *testing.T) {
 	}
 	if _, err := r.tags(t, netguard.Public); err == nil || !strings.Contains(err.Error(), "10.1.2.3 isn't public") || connects.Load() > 0 {
 		t.Errorf("%v; the proxy was asked %d times", err, connects.Load())
+	}
+}
+
+// privateNetwork is a proxy to a registry with the private address 10.0.0.7. By https it leads to a server
+// with TLS, or to one without.
+type privateNetwork struct {
+	proxy, encrypted, plain *httptest.Server
+	withTLS                 bool
+	plainly                 chan struct{} // is closed when plain http is tried
+	once                    sync.Once
+	unencrypted             atomic.Int64 // requests
+	got                     atomic.Int64 // credentials by https
+}
+
+func newPrivateNetwork(t *testing.T, withTLS bool) *privateNetwork {
+	t.Helper()
+	n := &privateNetwork{withTLS: withTLS, plainly: make(chan struct{})}
+	answer := func(w http.ResponseWriter, r *http.Request) bool {
+		_, password, _ := r.BasicAuth()
+		if password != "secret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return false
+		}
+		fmt.Fprint(w, `{"tags":["v1"]}`) //nolint:errcheck // in a test
+		return true
+	}
+	n.encrypted = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2/" {
+			<-n.plainly // the answer is slower than another try
+		}
+		if answer(w, r) {
+			n.got.Add(1)
+		}
+	}))
+	t.Cleanup(n.encrypted.Close)
+	n.plain = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.unencrypted.Add(1)
+		answer(w, r)
+	}))
+	t.Cleanup(n.plain.Close)
+	n.proxy = httptest.NewServer(http.HandlerFunc(n.serve))
+	t.Cleanup(n.proxy.Close)
+	t.Cleanup(n.triesPlain)
+	return n
+}
+
+func (n *privateNetwork) triesPlain() { n.once.Do(func() { close(n.plainly) }) }
+
+// serve passes a request on, or connects for one by https.
+func (n *privateNetwork) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodConnect {
+		n.plain.Config.Handler.ServeHTTP(w, r)
+		return
+	}
+	to := n.plain
+	if n.withTLS {
+		to = n.encrypted
+	}
+	there, err := net.Dial("tcp", to.Listener.Addr().String())
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	defer there.Close()                        //nolint:errcheck // in a test
+	w.WriteHeader(http.StatusOK)               // the connection is taken after it
+	w.(http.Flusher).Flush()                   //nolint:forcetypeassert // of net/http
+	here, _, err := w.(http.Hijacker).Hijack() //nolint:forcetypeassert // as above
+	if err != nil {
+		return
+	}
+	defer here.Close() //nolint:errcheck // in a test
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(there, here)              //nolint:errcheck // the client may have gone
+		there.(*net.TCPConn).CloseWrite() //nolint:errcheck,forcetypeassert // as above
+	}()
+	io.Copy(here, there) //nolint:errcheck // as above
+	here.Close()         //nolint:errcheck // it ends the other direction
+	<-done
+}
+
+// open returns the registry. It closes what it opened when the test ends.
+func (n *privateNetwork) open(t *testing.T, plain bool) *Registry {
+	t.Helper()
+	proxy, err := url.Parse(n.proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(n.encrypted.Certificate())
+	registry, err := Open(Options{
+		Host: "10.0.0.7:5000", PlainHTTP: plain, Keychain: keychain{}, TLS: &tls.Config{RootCAs: pool, ServerName: "example.com"},
+		Proxy: func(r *http.Request) (*url.URL, error) {
+			if r.URL.Scheme == "http" {
+				n.triesPlain()
+			}
+			return proxy, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(registry.Close)
+	return registry
+}
+
+// TestPrivateAddressEncrypted expects that a registry at a private address gets no request by plain http, though
+// its answer by https is slow, unless that is asked for; and that the error says how to ask for it.
+func TestPrivateAddressEncrypted(t *testing.T) {
+	t.Parallel()
+	const option = "--source-plain-http"
+	for _, test := range []struct {
+		withTLS, plain bool
+		want           string // of the error; "": none
+	}{{true, false, ""}, {false, false, option}, {false, true, ""}} {
+		n := newPrivateNetwork(t, test.withTLS)
+		registry := n.open(t, test.plain)
+		repository, err := registry.Repository(t.Context(), "app")
+		var list Names
+		if err == nil {
+			list, err = repository.Tags(t.Context(), func(string) bool { return true })
+		}
+		if test.want == "" && (err != nil || len(list.Names) != 1) || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "http://")) {
+			t.Errorf("%+v: %+v %v", test, list, err)
+		}
+		if !test.withTLS && !test.plain {
+			_, err := registry.RepositoriesBy(t.Context(), Catalog{Kind: Harbor}, "acme/", func(string) bool { return true })
+			if err == nil || !strings.Contains(err.Error(), option) {
+				t.Errorf("its API: %v", err)
+			}
+		}
+		if (n.got.Load() > 0) != test.withTLS || (n.unencrypted.Load() > 0) != test.plain {
+			t.Errorf("%+v: %d requests with credentials by https, %d by plain http", test, n.got.Load(), n.unencrypted.Load())
+		}
+	}
+}
+
+// TestChallenges expects that a registry can't make the log-in ask for ever more scopes, nor for long ones, and
+// that one that repeats its challenge may do so.
+func TestChallenges(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		challenge func(request int64) string // without the realm
+		want      string                     // of the last error
+	}{
+		{func(n int64) string { return fmt.Sprintf(`scope="s%d"`, n) }, "again and again"},
+		{func(n int64) string { return fmt.Sprintf(`SCOPE=s%d`, n) }, "again and again"},
+		{func(int64) string { return `scope="` + strings.Repeat("s", maxChallenge) + `"` }, "at most 4096 are taken"},
+		{func(int64) string { return `scope="s"` }, "401"},
+		{func(n int64) string { return fmt.Sprintf(`error_description="e%d"`, n) }, "401"},
+	} {
+		var requests, scopes atomic.Int64
+		var s *httptest.Server
+		s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			challenge := ""
+			switch r.URL.Path {
+			case "/token":
+				if n := int64(len(r.URL.Query()["scope"])); n > scopes.Load() {
+					scopes.Store(n)
+				}
+				fmt.Fprint(w, `{"token":"t"}`) //nolint:errcheck // in a test
+				return
+			case "/v2/":
+			default:
+				challenge = "," + test.challenge(requests.Add(1))
+			}
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+s.URL+`/token"`+challenge)
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+		registry, err := Open(Options{Host: strings.TrimPrefix(s.URL, "http://")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		repository, err := registry.Repository(t.Context(), "app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 * maxChallenges {
+			_, err = repository.Tags(t.Context(), func(string) bool { return true })
+		}
+		if err == nil || !strings.Contains(err.Error(), test.want) || scopes.Load() > maxChallenges+1 {
+			t.Errorf("%s: %v; %d scopes were asked for", test.challenge(0), err, scopes.Load())
+		}
+		registry.Close()
+		s.Close()
 	}
 }
 

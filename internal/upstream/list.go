@@ -87,7 +87,7 @@ func (c *collector) add(name string) error {
 
 // pages requests the pages of a list, one after the other, and passes each to `read`.
 func (r *Registry) pages(ctx context.Context, client *http.Client, path, query string, read func(*http.Response, io.Reader) error) error {
-	first := &url.URL{Scheme: r.host.Scheme(), Host: r.host.RegistryStr(), Path: path, RawQuery: query}
+	first := &url.URL{Scheme: r.scheme(), Host: r.host.RegistryStr(), Path: path, RawQuery: query}
 	return r.follow(ctx, client, first, r.newBudget(), func(res *http.Response, content io.Reader, at *url.URL) (*url.URL, error) {
 		if err := read(res, content); err != nil {
 			return nil, err

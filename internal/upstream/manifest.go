@@ -28,7 +28,7 @@ type Manifest struct {
 // url returns the URL of something in the repository. Its arguments are names, tags or digests
 // that were checked, so they need no escaping.
 func (p *Repository) url(kind, id string) *url.URL {
-	return &url.URL{Scheme: p.registry.host.Scheme(), Host: p.registry.host.RegistryStr(), Path: "/v2/" + p.name + "/" + kind + "/" + id}
+	return &url.URL{Scheme: p.registry.scheme(), Host: p.registry.host.RegistryStr(), Path: "/v2/" + p.name + "/" + kind + "/" + id}
 }
 
 func (p *Repository) doing(kind, id string) string {

@@ -14,6 +14,8 @@
 //   - Addresses that aren't public are connected to only for the registry itself, and for others
 //     only if the registry is at such an address. Credentials go to other hosts only by https,
 //     and [Options].CredentialsTo is told which ones.
+//   - The registry is spoken to by https alone, unless it is on this machine or plain http is asked
+//     for. What it can make a log-in ask for is bounded.
 //   - What a registry says in errors is bounded, and printable.
 //
 // The APIs of Harbor, Quay, GitLab and Docker Hub, which list repositories where a registry has no
@@ -24,10 +26,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -98,6 +103,7 @@ type Registry struct {
 
 // Open returns the registry that the options name. It doesn't connect to it.
 func Open(o Options) (*Registry, error) {
+	o.PlainHTTP = o.PlainHTTP || onLoopback(o.Host)
 	var scheme []name.Option
 	if o.PlainHTTP {
 		scheme = append(scheme, name.Insecure)
@@ -109,6 +115,22 @@ func Open(o Options) (*Registry, error) {
 	r := &Registry{opt: o, limit: o.Limits.WithDefaults(), host: host}
 	r.guard = newGuard(o, r.limit, host)
 	return r, nil
+}
+
+// onLoopback says whether a host, with or without a port, is this machine by its name or address.
+func onLoopback(host string) bool {
+	name := (&url.URL{Host: host}).Hostname()
+	at, err := netip.ParseAddr(name)
+	return name == "localhost" || strings.HasSuffix(name, ".localhost") || err == nil && at.IsLoopback()
+}
+
+// scheme is the scheme of the registry's URLs. That of go-containerregistry's names is http at private
+// addresses too.
+func (r *Registry) scheme() string {
+	if r.opt.PlainHTTP {
+		return "http"
+	}
+	return "https"
 }
 
 // Name returns the registry's host, as it is written in references.
@@ -163,9 +185,15 @@ func (r *Registry) login(ctx context.Context, of target) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	logged, err := transport.NewWithContext(ctx, r.host, auth, r.transport(), []string{of.Scope(transport.PullScope)})
+	under := transport.NewUserAgent(&challenges{inner: r.guard, seen: make(map[string]bool)}, r.opt.Agent)
+	logged, err := transport.NewWithContext(ctx, r.host, auth, under, []string{of.Scope(transport.PullScope)})
 	if err != nil {
-		return nil, failed("logging in to "+r.host.Name(), err)
+		e := failed("logging in to "+r.host.Name(), err)
+		if errors.Is(err, errNotPlain) {
+			// At private addresses go-containerregistry tries http too. That the guard refuses it isn't the cause.
+			e.text, _, _ = strings.Cut(e.text, `; Get "http:`)
+		}
+		return nil, e
 	}
 	return &http.Client{Transport: logged, CheckRedirect: r.redirect}, nil
 }

@@ -44,9 +44,11 @@ func ImportCommands(src *command.Source) []*cobra.Command {
 }
 
 const importHelp = "It shows a plan, and asks. Nothing that is there is changed: robots, teams and roles that exist stay as they\n" +
-	"are, and policies are made only where there are none. New policies only observe. Accounts of people must exist,\n" +
-	"and so must repositories, for roles in them: copy the images first, or run the command again. It names what it\n" +
-	"couldn't make, and what has no counterpart; the exit code is 4 then."
+	"are, and policies are made only where there are none. A robot that exists with the limits of the plan gets the\n" +
+	"roles that it lacks, and a team with the role of the plan its members and roles, so that the command can be run\n" +
+	"again. Others of these names get nothing. New policies only observe. Accounts of people must exist, and so must\n" +
+	"repositories, for roles in them: copy the images first, or run the command again. It names what it couldn't\n" +
+	"make, and what has no counterpart; the exit code is 4 then."
 
 // importProjectCommand completes the subcommand for a product, of whose projects `read` makes plans.
 func importProjectCommand(src *command.Source, read func(ctx context.Context, r *upstream.Registry, name, namespace string) (*takeover.Plan, error), cmd *cobra.Command) *cobra.Command {
@@ -91,15 +93,18 @@ func importProjectCommand(src *command.Source, read func(ctx context.Context, r 
 		if err := command.Confirm(cmd, *yes, "Make this in namespace %s of %s?", namespace, c.Name()); err != nil {
 			return err
 		}
-		m := &maker{ctx: ctx, c: c, namespace: namespace}
-		if err := m.all(plan); err != nil {
+		m := &maker{ctx: ctx, c: c, namespace: namespace, others: make(map[string]bool)}
+		err = m.all(plan)
+		if err != nil && len(m.made) == 0 {
 			return err
 		}
 		result := struct {
 			*takeover.Plan
 			Made []madeThing `json:"made"`
 		}{plan, m.made}
-		if err := out.Print(cmd.OutOrStdout(), result, func(w io.Writer) error { return writeMade(w, m.made) }); err != nil {
+		// What was made is printed after an error too: the secrets aren't told again.
+		err = errors.Join(err, out.Print(cmd.OutOrStdout(), result, func(w io.Writer) error { return writeMade(w, m.made) }))
+		if err != nil {
 			return err
 		}
 		return leftOut(plan, m.failed)
@@ -136,6 +141,9 @@ func writePlan(w io.Writer, p *takeover.Plan) error {
 		fmt.Fprintf(&b, "robot %s+%s: %s", p.Namespace, r.Name, role(r.Role, r.Roles))
 		if r.Actions != nil {
 			fmt.Fprintf(&b, ", only to %s", cmp.Or(strings.Join(r.Actions, ", "), "nothing"))
+		}
+		if r.Expires != nil {
+			fmt.Fprintf(&b, ", until %s", clock(r.Expires))
 		}
 		b.WriteString("\n")
 	}
@@ -209,6 +217,7 @@ type maker struct {
 	namespace string
 	made      []madeThing
 	failed    int
+	others    map[string]bool // robots that aren't those of the plan, by name
 }
 
 // missing says whether the registry's answer is that it doesn't have something.
@@ -234,22 +243,20 @@ func (m *maker) tell(what string, there bool, secret string, err error) error {
 	return nil
 }
 
-// unless makes something unless a GET of `path` finds it.
-func (m *maker) unless(what, path string, make func() (secret string, err error)) error {
+// refuse records that a part of the plan isn't made.
+func (m *maker) refuse(what, why string) {
+	m.made = append(m.made, madeThing{What: what, Outcome: notMade, Error: why})
+	m.failed++
+}
+
+// role gives a role, unless a GET finds one.
+func (m *maker) role(what, target, role, kind, name string) error {
+	path := target + api.Path("permissions", kind, name)
 	err := m.c.Get(m.ctx, path, nil, nil)
 	if !missing(err) {
 		return m.tell(what, err == nil, "", err)
 	}
-	secret, err := make()
-	return m.tell(what, false, secret, err)
-}
-
-// role gives a role that isn't there yet.
-func (m *maker) role(what, target, role, kind, name string) error {
-	path := target + api.Path("permissions", kind, name)
-	return m.unless(what, path, func() (string, error) {
-		return "", m.c.Put(m.ctx, path, api.RoleForm{Role: role}, nil)
-	})
+	return m.tell(what, false, "", m.c.Put(m.ctx, path, api.RoleForm{Role: role}, nil))
 }
 
 func (m *maker) repositoryRoles(list []takeover.RepositoryRole, kind, name, who string) error {
@@ -290,14 +297,11 @@ func (m *maker) robots(p *takeover.Plan) error {
 	for _, r := range p.Robots {
 		item := api.RobotItem{At: api.At{Namespace: m.namespace}, Robot: r.Name}
 		name := item.Name()
-		err := m.unless("robot "+name, m.path("robots", r.Name), func() (string, error) {
-			made, err := api.CreateRobot.Call(m.ctx, m.c, api.RobotNew{RobotItem: item, Body: &api.NewRobotForm{Description: r.Description, Actions: r.Actions}})
-			return made.Token, err
-		})
-		if err == nil && r.Role != "" {
+		planned, err := m.robot(item, r)
+		if err == nil && planned && r.Role != "" {
 			err = m.role(r.Role+" for robot "+name, m.path(), r.Role, "user", name)
 		}
-		if err == nil {
+		if err == nil && planned {
 			err = m.repositoryRoles(r.Roles, "user", name, "robot "+name)
 		}
 		if err != nil {
@@ -305,6 +309,29 @@ func (m *maker) robots(p *takeover.Plan) error {
 		}
 	}
 	return nil
+}
+
+// robot makes a robot that isn't there. It says whether the one that is there now is that of the plan, which may
+// get its roles: one with other limits could do with them what the plan doesn't let it do.
+func (m *maker) robot(item api.RobotItem, r takeover.Robot) (planned bool, err error) {
+	what := "robot " + item.Name()
+	there, err := api.GetRobot.Call(m.ctx, m.c, item)
+	if missing(err) {
+		form := &api.NewRobotForm{Description: r.Description, Actions: r.Actions, ExpiresAt: r.Expires}
+		made, err := api.CreateRobot.Call(m.ctx, m.c, api.RobotNew{RobotItem: item, Body: form})
+		return err == nil, m.tell(what, false, made.Token, err)
+	}
+	if err == nil && (there.Repositories != nil || !sameLimit(there.Actions, r.Actions)) {
+		m.others[item.Name()] = true
+		m.refuse(what, "a robot of this name is there with other limits")
+		return false, nil
+	}
+	return err == nil, m.tell(what, err == nil, "", err)
+}
+
+// sameLimit compares limits, whose order is of no account. nil is no limit.
+func sameLimit(a, b []string) bool {
+	return (a == nil) == (b == nil) && slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 func (m *maker) teams(p *takeover.Plan) error {
@@ -316,25 +343,41 @@ func (m *maker) teams(p *takeover.Plan) error {
 		return err
 	}
 	for _, t := range p.Teams {
-		exists := slices.ContainsFunc(there, func(v api.TeamView) bool { return v.Name == t.Name })
+		i := slices.IndexFunc(there, func(v api.TeamView) bool { return v.Name == t.Name })
+		if i >= 0 && roleName(there[i].Role) != t.Role {
+			m.refuse("team "+t.Name, "a team of this name is there with another role")
+			continue // its role isn't for the members of the plan
+		}
 		var err error
-		if !exists {
+		if i < 0 {
 			form := api.TeamForm{Role: cmp.Or(t.Role, "member"), Description: &t.Description}
 			_, err = api.PutTeam.Call(m.ctx, m.c, api.TeamChange{TeamItem: api.TeamOf(m.namespace, t.Name), Body: form})
 		}
-		if err := m.tell("team "+t.Name, exists, "", err); err != nil {
+		if err := m.tell("team "+t.Name, i >= 0, "", err); err != nil {
 			return err
 		}
 		if err != nil {
 			continue // it isn't there
 		}
-		for _, name := range t.Members {
-			_, err := api.AddTeamMember.Call(m.ctx, m.c, api.TeamMemberItem{TeamItem: api.TeamOf(m.namespace, t.Name), Member: name})
-			if err := m.tell("member "+name+" of team "+t.Name, false, "", err); err != nil {
-				return err
-			}
+		if err := m.members(t); err != nil {
+			return err
 		}
 		if err := m.repositoryRoles(t.Roles, "team", t.Name, "team "+t.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *maker) members(t takeover.Team) error {
+	for _, name := range t.Members {
+		what := "member " + name + " of team " + t.Name
+		if m.others[name] {
+			m.refuse(what, "a robot of this name is there with other limits")
+			continue
+		}
+		_, err := api.AddTeamMember.Call(m.ctx, m.c, api.TeamMemberItem{TeamItem: api.TeamOf(m.namespace, t.Name), Member: name})
+		if err := m.tell(what, false, "", err); err != nil {
 			return err
 		}
 	}

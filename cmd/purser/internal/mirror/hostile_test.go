@@ -3,16 +3,20 @@ package mirror
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"unicode"
@@ -304,6 +308,97 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%s: %s; %d MiB", test.name, text, used)
 		}
 		t.Logf("%s: %d MiB", test.name, used)
+	}
+}
+
+// TestManifestsInMemory expects that of a tree of indexes the manifests that are in memory at once grow with its
+// depth, and don't multiply with each level.
+func TestManifestsInMemory(t *testing.T) {
+	t.Parallel()
+	const children, levels = 4, 4
+	s, d := newSource(t), newDestination(t)
+	var held, most, all atomic.Int64
+	var tree func(level int) []byte
+	tree = func(level int) []byte {
+		var below [][]byte
+		for range children {
+			if level < levels {
+				below = append(below, tree(level+1))
+			}
+		}
+		padding := fmt.Sprintf(`,"annotations":{"padding":"%01000d"}}`, all.Add(1))
+		return s.manifest(append(bytes.TrimSuffix(index(below...), []byte("}")), padding...))
+	}
+	root := s.manifest(tree(0), "v1")
+	copies := false // the source's indexes were read, and it is asked for all manifests again
+	var mu sync.Mutex
+	seen := make(map[string]bool)
+	s.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/sha256:") {
+			copies = copies || seen[r.URL.Path]
+			seen[r.URL.Path] = true
+			if copies {
+				most.Store(max(most.Load(), held.Add(1)))
+			}
+		}
+		return false
+	}
+	registry := d.Config.Handler
+	d.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			held.Add(-1)
+		}
+		registry.ServeHTTP(w, r)
+	})
+	sum, tags, err := copyAll(t, d, Options{Source: s.host() + "/app", NoReferrers: true})
+	if err != nil || sum.Copied != 1 || int64(len(d.put)) != all.Load() {
+		t.Fatalf("%+v %+v %v; %d of %d manifests were put", sum, tags, err, len(d.put), all.Load())
+	}
+	if limit := int64(1 + levels*jobs); most.Load() > limit || most.Load() < 2 {
+		t.Errorf("of a tree with the digest %s, %d manifests were in memory at once, want at most %d", digest(root), most.Load(), limit)
+	}
+}
+
+// TestDestinationEncrypted expects that a registry that is named with https gets nothing by plain http, wherever
+// it is.
+func TestDestinationEncrypted(t *testing.T) {
+	t.Parallel()
+	var credentials atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password == "secret" {
+			credentials.Add(1)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer s.Close()
+	by := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}}
+	defer by.CloseIdleConnections()
+	for server, plain := range map[string]bool{
+		"https://10.0.0.7": false, "https://192.168.0.1:5000": false, "https://127.0.0.1:5000": false, "https://localhost:5000": false,
+		"http://10.0.0.7": true, "http://registry.example.com": true,
+	} {
+		at, err := url.Parse(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		credentials.Store(0)
+		c := &copier{Options: Options{Server: at, User: "me", Password: "secret"}}
+		if err := c.openDestination(by); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.looker.Head(t.Context(), c.to.Repo("app").Tag("v1"))
+		if (credentials.Load() > 0) != plain {
+			t.Errorf("%s: credentials were sent by plain http %d times: %v", server, credentials.Load(), err)
+		}
+		if !plain && (err == nil || !strings.Contains(err.Error(), "isn't asked by plain http")) {
+			t.Errorf("%s: %v", server, err)
+		}
 	}
 }
 

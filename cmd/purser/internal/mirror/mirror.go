@@ -158,13 +158,14 @@ func (c *copier) open() error {
 	if err != nil {
 		return err
 	}
-	return c.openDestination()
+	return c.openDestination(remote.DefaultTransport)
 }
 
 // agent is the User-Agent at both registries.
 const agent = "purser-copy"
 
-func (c *copier) openDestination() (err error) {
+// openDestination makes the clients of the destination, whose requests are sent by `by`.
+func (c *copier) openDestination(by http.RoundTripper) (err error) {
 	var scheme []name.Option
 	if c.Server.Scheme == "http" {
 		scheme = append(scheme, name.Insecure)
@@ -172,15 +173,35 @@ func (c *copier) openDestination() (err error) {
 	if c.to, err = name.NewRegistry(c.Server.Host, scheme...); err != nil {
 		return err
 	}
-	in := []remote.Option{remote.WithUserAgent(agent), remote.WithAuth(authn.Anonymous)}
+	auth := authn.Anonymous
 	if c.User != "" {
-		in[1] = remote.WithAuth(&authn.Basic{Username: c.User, Password: c.Password})
+		auth = &authn.Basic{Username: c.User, Password: c.Password}
 	}
+	in := []remote.Option{remote.WithUserAgent(agent), remote.WithAuth(auth), remote.WithTransport(&asNamed{by, c.Server})}
 	if c.looker, err = remote.NewPuller(in...); err != nil {
 		return err
 	}
 	c.pusher, err = remote.NewPusher(in...)
 	return err
+}
+
+// asNamed is a transport by which a server that is named with https gets no request by plain http.
+// go-containerregistry would try that too at an address of a private network or of this machine, and send
+// it the credentials.
+type asNamed struct {
+	inner  http.RoundTripper
+	server *url.URL
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *asNamed) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme == "http" && t.server.Scheme == "https" && strings.EqualFold(req.URL.Hostname(), t.server.Hostname()) {
+		if req.Body != nil {
+			req.Body.Close() //nolint:errcheck // it isn't sent
+		}
+		return nil, fmt.Errorf("%s isn't asked by plain http, since its name is %s", upstream.Printable(req.URL.Host), t.server.Redacted())
+	}
+	return t.inner.RoundTrip(req)
 }
 
 // repositories lists the repositories of the source that are to be copied.

@@ -17,7 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/upstream"
 )
 
-// jobs is how many children of an index, and how many blobs of an image, are copied at once.
+// jobs is how many children of the index that a tag points to, and how many blobs of an image, are copied
+// at once.
 const jobs = 4
 
 // repository copies tags of one repository.
@@ -139,20 +140,30 @@ func (t *tree) put(ctx context.Context, d oci.Digest, to name.Reference, depth i
 	if err := t.blobs(ctx, m); err != nil {
 		return err
 	}
-	if err := t.children(ctx, m, depth+1); err != nil {
-		return err
-	}
-	return t.pusher.Put(ctx, to, taggable{m})
-}
-
-// children copies the manifests that an index lists.
-func (t *tree) children(ctx context.Context, m *upstream.Manifest, depth int) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(jobs)
+	var children []oci.Digest
 	for _, child := range m.DistinctManifests() {
 		if child.IsManifest() {
-			group.Go(func() error { return t.child(ctx, child.Digest, depth) })
+			children = append(children, child.Digest)
 		}
+	}
+	waiting := taggable{m.Content, m.MediaType} // the rest of m needn't stay in memory
+	if err := t.children(ctx, children, depth+1); err != nil {
+		return err
+	}
+	return t.pusher.Put(ctx, to, waiting)
+}
+
+// children copies the manifests that an index lists. The index stays in memory meanwhile. So only the first
+// one of a tree has several copied at once: if each did, the manifests in memory would multiply with each
+// level.
+func (t *tree) children(ctx context.Context, list []oci.Digest, depth int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(jobs)
+	if depth > 1 {
+		group.SetLimit(1)
+	}
+	for _, d := range list {
+		group.Go(func() error { return t.child(ctx, d, depth) })
 	}
 	return group.Wait()
 }
@@ -249,13 +260,14 @@ func (r *repository) referrer(ctx context.Context, d oci.Digest) (int, error) {
 }
 
 // taggable is a manifest of the source as the destination's client takes it.
-type taggable struct{ *upstream.Manifest }
-
-func (t taggable) RawManifest() ([]byte, error) { return t.Content, nil }
-
-func (t taggable) MediaType() (types.MediaType, error) {
-	return types.MediaType(t.Manifest.MediaType), nil
+type taggable struct {
+	content   []byte
+	mediaType string
 }
+
+func (t taggable) RawManifest() ([]byte, error) { return t.content, nil }
+
+func (t taggable) MediaType() (types.MediaType, error) { return types.MediaType(t.mediaType), nil }
 
 // layer is a blob of the source as the destination's client takes it.
 type layer struct {

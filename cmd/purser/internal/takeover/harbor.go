@@ -83,13 +83,21 @@ type harborRobot struct {
 
 // harborRobot plans a robot that may do the same with repositories.
 func (p *Plan) harborRobot(r harborRobot) error {
-	name := ownName(r.Name)
+	planned := Robot{Name: ownName(r.Name), Description: r.Description}
+	name := planned.Name
+	if r.ExpiresAt > 0 {
+		end := time.Unix(r.ExpiresAt, 0).UTC()
+		planned.Expires = &end
+	}
 	switch {
 	case r.Disable:
 		p.leave("the robot %s: it is disabled", name)
 		return nil
-	case r.ExpiresAt > 0 && time.Unix(r.ExpiresAt, 0).Before(time.Now()):
+	case planned.Expires != nil && planned.Expires.Before(time.Now()):
 		p.leave("the robot %s: it has expired", name)
+		return nil
+	case planned.Expires != nil && planned.Expires.Year() > 9999:
+		p.leave("the robot %s: it expires after the year 9999", name)
 		return nil
 	}
 	var may []string
@@ -104,7 +112,6 @@ func (p *Plan) harborRobot(r harborRobot) error {
 			}
 		}
 	}
-	planned := Robot{Name: name, Description: r.Description}
 	all := slices.Contains(may, "*")
 	switch {
 	case all || slices.Contains(may, "delete"):

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/upstream"
@@ -30,8 +31,9 @@ type Plan struct {
 type Robot struct {
 	Name        string           `json:"name"` // without its namespace
 	Description string           `json:"description,omitempty"`
-	Role        string           `json:"role,omitempty"`   // in the namespace; "": none
-	Actions     []string         `json:"actions,omitzero"` // nil: no such limit
+	Role        string           `json:"role,omitempty"`       // in the namespace; "": none
+	Actions     []string         `json:"actions,omitzero"`     // nil: no such limit
+	Expires     *time.Time       `json:"expires_at,omitempty"` // when its secret ends; nil: never
 	Roles       []RepositoryRole `json:"repository_roles,omitempty"`
 }
 

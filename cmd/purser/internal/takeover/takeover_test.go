@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -84,6 +85,8 @@ func TestFromHarbor(t *testing.T) {
 			{"id":1,"name":"robot$acme+ci","description":"the pipeline","level":"project","disable":false,"expires_at":-1,
 			 "permissions":[{"kind":"project","namespace":"acme","access":[{"resource":"repository","action":"pull"},{"resource":"repository","action":"push"},{"resource":"scan","action":"create"}]}]},
 			{"name":"robot$acme+cluster","expires_at":-1,"permissions":[{"access":[{"resource":"repository","action":"pull"},{"resource":"repository","action":"list"}]}]},
+			{"name":"robot$acme+nightly","expires_at":4102444800,"permissions":[{"access":[{"resource":"repository","action":"pull"}]}]},
+			{"name":"robot$acme+forever","expires_at":9000000000000000000,"permissions":[{"access":[{"resource":"repository","action":"pull"}]}]},
 			{"name":"robot$acme+cleaner","expires_at":-1,"permissions":[{"access":[{"resource":"repository","action":"pull"},{"resource":"artifact","action":"delete"}]}]},
 			{"name":"robot$acme+old","expires_at":1500000000,"permissions":[{"access":[{"resource":"repository","action":"pull"}]}]},
 			{"name":"robot$acme+off","disable":true,"expires_at":-1},
@@ -97,7 +100,9 @@ func TestFromHarbor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantRobots := []Robot{{Name: "ci", Description: "the pipeline", Role: "writer"}, {Name: "cluster", Role: "reader"}, {Name: "cleaner", Role: "maintainer", Actions: []string{"pull", "delete"}}}
+	end := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
+	wantRobots := []Robot{{Name: "ci", Description: "the pipeline", Role: "writer"}, {Name: "cluster", Role: "reader"}, {Name: "nightly", Role: "reader", Expires: &end},
+		{Name: "cleaner", Role: "maintainer", Actions: []string{"pull", "delete"}}}
 	if !reflect.DeepEqual(p.Robots, wantRobots) {
 		t.Errorf("robots: %+v", p.Robots)
 	}
@@ -108,7 +113,7 @@ func TestFromHarbor(t *testing.T) {
 	if len(p.Policies) != 1 || !same(string(p.Policies[0].Policy), `{"method":"creation_date","olderThan":"1d","mode":"observe","keep":[{"newest":10,"countImages":true}]}`) {
 		t.Errorf("policies: %+v", policies(p))
 	}
-	mentions(t, p, "eve", "cn=dev", "old: it has expired", "off: it is disabled", "labels: it neither")
+	mentions(t, p, "eve", "cn=dev", "old: it has expired", "forever: it expires after", "off: it is disabled", "labels: it neither")
 	if _, err := FromHarbor(context.Background(), r, "other", "other"); !upstream.Missing(err) {
 		t.Errorf("a project that isn't there: %v", err)
 	}
