@@ -29,6 +29,8 @@ var withDeleted = map[string]string{
 	"internal/catalog/labels_setting.go:labelsAllowed": "it acts on ids, so the settings of the trash act on nothing",
 	"internal/catalog/labels_setting.go:SetTagLabels":  "changeRules has locked the namespace by lockScope",
 	"internal/catalog/trash.go:checkLengths":           "all repositories of the namespace that comes back get other names",
+	"internal/catalog/push_times.go:MendPushTimes":     "tags in the trash have push times too",
+	"internal/catalog/push_times.go:mendPushTimes":     "tags in the trash have push times too",
 	"internal/autoprune/housekeeping.go:leftovers":     "announcements stay for a namespace that may come back",
 	"internal/autoprune/delete_tags.go:BlockPushes":    "the transaction has locked the repository by LockRepository",
 	"internal/db/routines/invalidation.sql":            "notifications about a path that nobody can ask for harm nothing",

@@ -54,7 +54,7 @@ func oracleByBytes(in oracleInput, rules []oracleRule, tags []oracleTag, fates m
 			looked = append(looked, t)
 			switch {
 			case len(f.selected) > 0 || f.exempt || f.unjudged || f.waits:
-			case t.lastUse().Before(in.statistics.since):
+			case t.lastUse().Before(in.statistics.since), t.lastUse().After(in.now.Add(5 * time.Minute)):
 				f.unplaced = true
 				fates[t.name] = f
 			default:

@@ -133,6 +133,108 @@ func TestPushTimes(t *testing.T) {
 	right("v1")
 }
 
+// TestMendPushTimes: tags of the future are pushed now, in their order, and what is pushed afterwards
+// isn't of the future either.
+func TestMendPushTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, path := range []string{"acme/app", "acme/other"} {
+		payload := catalogtest.Image(t, b.Push(t, path, "config"), nil, nil)
+		for _, tag := range []string{"old", "a", "c", "b", "same"} {
+			b.Put(t, path, payload, tag)
+		}
+	}
+	b.Exec(t, `
+		UPDATE tags SET created_at = CASE name WHEN 'a' THEN now() + interval '9 years' ELSE created_at END,
+			updated_at = now() + CASE name WHEN 'c' THEN interval '8 years' WHEN 'b' THEN interval '10 years' WHEN 'same' THEN interval '10 years' END
+		WHERE name <> 'old' AND repository_id = (SELECT id FROM repositories WHERE path = 'acme/app')`)
+	const order = `
+		SELECT string_agg(name, ' ' ORDER BY COALESCE(t.updated_at, t.created_at), name) FROM tags t JOIN repositories r ON r.id = t.repository_id
+		WHERE r.path = $1`
+	tags := func(path string) (names string) {
+		t.Helper()
+		if err := b.DB.Pool.QueryRow(t.Context(), order, path).Scan(&names); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	if have := tags("acme/app"); have != "old c a b same" {
+		t.Fatalf("before: %s", have)
+	}
+	for i, want := range []int64{4, 0} {
+		if n, err := b.MendPushTimes(t.Context()); n != want || err != nil {
+			t.Errorf("look %d mended %d tags, want %d (%v)", i, n, want, err)
+		}
+	}
+	b.Put(t, "acme/app", catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil), "new")
+	if have := tags("acme/app"); have != "old c a b same new" {
+		t.Errorf("afterwards: %s", have)
+	}
+	if have := tags("acme/other"); have != "old a c b same" {
+		t.Errorf("another repository: %s", have)
+	}
+	for what, sql := range map[string]string{
+		"tags of the future":               "SELECT count(*) FROM tags WHERE COALESCE(updated_at, created_at) > clock_timestamp()",
+		"tags made after they were pushed": "SELECT count(*) FROM tags WHERE created_at > updated_at",
+		"tags pushed at another moment than b": `SELECT count(*) FROM tags s JOIN tags b USING (repository_id)
+			WHERE s.name = 'same' AND b.name = 'b' AND s.repository_id = (SELECT id FROM repositories WHERE path = 'acme/app')
+				AND COALESCE(s.updated_at, s.created_at) <> COALESCE(b.updated_at, b.created_at)`,
+	} {
+		if n := b.Count(t, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
+
+// TestPushWhileTimesAreMended: a push that has begun goes behind the tags of the future. So the mending
+// waits for it, and mends its tag too.
+func TestPushWhileTimesAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	payload := catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil)
+	b.Put(t, "acme/app", payload, "a")
+	b.Exec(t, "UPDATE tags SET updated_at = now() + interval '9 years'")
+	push, watch := b.Session(t), b.Session(t)
+	push.Exec(t, "BEGIN")
+	push.Exec(t, "SELECT FROM repositories WHERE path = 'acme/app' FOR KEY SHARE")
+	push.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+		SELECT top_level_namespace_id, repository_id, 'b', manifest_id, purser_push_time(top_level_namespace_id, repository_id) FROM tags`)
+	mended := make(chan error, 1)
+	go func() {
+		_, err := b.MendPushTimes(t.Context())
+		mended <- err
+	}()
+	push.Blocks(t, watch, 1)
+	push.Exec(t, "COMMIT")
+	if err := <-mended; err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM tags WHERE COALESCE(updated_at, created_at) > clock_timestamp()"); n != 0 {
+		t.Errorf("%d tags are of the future", n)
+	}
+}
+
+// TestDatesWhileTheClockIsBehind: dates that are made while the clock is behind are counted from the
+// time at which it was trusted, so they aren't over when it is right again.
+func TestDatesWhileTheClockIsBehind(t *testing.T) {
+	t.Parallel()
+	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = 24 * time.Hour })}
+	b.Fill(t, "acme/app")
+	b.Fill(t, "zoo/app")
+	b.Exec(t, "INSERT INTO clock (seen_at, boot, up, trusted_at) VALUES (now(), '', 0, now() + interval '2 days')")
+	for _, err := range []error{b.DeleteRepository(t.Context(), "acme/app"), b.DeleteNamespace(t.Context(), "zoo")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := b.Count(t, `
+		SELECT count(*) FROM (SELECT purge_after FROM repositories UNION ALL SELECT purge_after FROM top_level_namespaces) d
+		WHERE purge_after BETWEEN now() + interval '71 hours' AND now() + interval '73 hours'`)
+	if n != 2 {
+		t.Errorf("%d of 2 are in the trash for a day after the trusted time", n)
+	}
+}
+
 // TestImportedFromTheFuture: the clock of the registry that an import reads was ahead. Neither what
 // it brings nor what is pushed afterwards is of the future.
 func TestImportedFromTheFuture(t *testing.T) {

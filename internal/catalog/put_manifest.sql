@@ -190,7 +190,8 @@ WITH previous AS (
 ), t AS (
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, expires_at, immutable)
 	SELECT @namespace, @repository, name, m.id, LEAST(at, pushed),
-		CASE WHEN NOT @immutable::boolean AND name <> ALL (@undated::text[]) THEN pushed + make_interval(secs => @expires_after::float8) END,
+		CASE WHEN @expires_after::float8 IS NOT NULL AND NOT @immutable::boolean AND name <> ALL (@undated::text[])
+			THEN purser_time() + make_interval(secs => @expires_after::float8) END,
 		@immutable
 	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
@@ -283,7 +284,8 @@ WITH previous AS (
 ), t AS (
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, expires_at, immutable)
 	SELECT @namespace, @repository, name, m.id, LEAST(at, pushed),
-		CASE WHEN NOT @immutable::boolean AND name <> ALL (@undated::text[]) THEN pushed + make_interval(secs => @expires_after::float8) END,
+		CASE WHEN @expires_after::float8 IS NOT NULL AND NOT @immutable::boolean AND name <> ALL (@undated::text[])
+			THEN purser_time() + make_interval(secs => @expires_after::float8) END,
 		@immutable
 	FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at), purser_push_time(@namespace, @repository) AS pushed
 	ORDER BY name COLLATE "C"

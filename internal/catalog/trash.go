@@ -81,7 +81,7 @@ func (c *Catalog) trashRepository(ctx context.Context, tx pgx.Tx, r repository, 
 	b.exec(`
 		WITH gone AS (
 			UPDATE repositories SET path = '#' || id || '/' || path, deleted_path = path, deleted_at = now(),
-				purge_after = now() + @keep::interval, deleted_by = @actor
+				purge_after = purser_time() + @keep::interval, deleted_by = @actor
 			WHERE id = @repository AND deleted_at IS NULL RETURNING deleted_path AS path
 		)
 		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, detail)
@@ -107,7 +107,7 @@ func (c *Catalog) trashNamespace(ctx context.Context, tx pgx.Tx, id int64, heldB
 	b.exec(`
 		WITH gone AS (
 			UPDATE top_level_namespaces SET name = '#' || id || '/' || name, deleted_name = name, deleted_at = now(),
-				purge_after = now() + @keep::interval, deleted_by = @actor
+				purge_after = purser_time() + @keep::interval, deleted_by = @actor
 			WHERE id = @namespace AND deleted_at IS NULL RETURNING deleted_name AS name
 		)
 		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, detail)

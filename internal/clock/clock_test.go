@@ -81,7 +81,7 @@ func exec(t *testing.T, d *db.DB, sql string, args ...any) {
 
 func confirm(t *testing.T, d *db.DB, want string) {
 	t.Helper()
-	if doubt, err := Confirm(t.Context(), d.Pool); err != nil || !strings.Contains(doubt, want) || want == "" && doubt != "" {
+	if doubt, err := Confirm(t.Context(), d); err != nil || !strings.Contains(doubt, want) || want == "" && doubt != "" {
 		t.Errorf("confirmed %q, want %q (%v)", doubt, want, err)
 	}
 }
@@ -261,6 +261,88 @@ func TestStart(t *testing.T) {
 			open(t, d, p, boot).want(t, "")
 		})
 	}
+}
+
+// ends returns how long each lease and each date of the trash is still to last, in whole hours.
+func ends(t *testing.T, d *db.DB) (hours string) {
+	t.Helper()
+	err := d.Pool.QueryRow(t.Context(), `
+		SELECT string_agg(name || ' ' || round(extract(epoch FROM at - now()) / 3600), ', ' ORDER BY name)
+		FROM (
+			SELECT name, expires_at AS at FROM holdreporters
+			UNION ALL SELECT deleted_path, purge_after FROM repositories WHERE deleted_at IS NOT NULL
+			UNION ALL SELECT deleted_name, purge_after FROM top_level_namespaces WHERE deleted_at IS NOT NULL) e`).Scan(&hours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hours
+}
+
+// TestAbsence: while no process runs, and while the clock is in doubt, leases and dates of the trash
+// stand still. The clock is behind if it was set back and then right again.
+func TestAbsence(t *testing.T) {
+	t.Parallel()
+	prepare := func(t *testing.T, away time.Duration) (*db.DB, *pretended) {
+		d, p := dbtest.New(t), &pretended{}
+		exec(t, d, `
+			INSERT INTO holdreporters (name, lease, expires_at)
+			SELECT n, '1 day', now() - $1::interval + h * interval '1 hour' FROM (VALUES ('over', -1), ('runs', 20)) v (n, h)`, away)
+		exec(t, d, `
+			INSERT INTO top_level_namespaces (name, deleted_name, deleted_at, purge_after)
+			SELECT '#' || n, n, now() - $1::interval - interval '2 days', now() - $1::interval + h * interval '1 hour'
+			FROM (VALUES ('purged', -1), ('trashed', 10)) v (n, h)`, away)
+		exec(t, d, "INSERT INTO clock (seen_at, boot, up, trusted_at) VALUES (now() - $1::interval, 'b', 0, now() - $1::interval)", away)
+		return d, p
+	}
+	t.Run("stopped", func(t *testing.T) {
+		t.Parallel()
+		d, p := prepare(t, 36*time.Hour)
+		if have := ends(t, d); have != "over -37, purged -37, runs -16, trashed -26" {
+			t.Fatalf("before anybody looks: %s", have)
+		}
+		var wg sync.WaitGroup
+		for range 4 { // only one of them postpones
+			wg.Go(func() { open(t, d, p, "a").want(t, "") })
+		}
+		wg.Wait()
+		want := "over -37, purged -37, runs 20, trashed 10"
+		if have := ends(t, d); have != want {
+			t.Errorf("after 36 hours without the registry: %s, want %s", have, want)
+		}
+		g := open(t, d, p, "a")
+		g.want(t, "")
+		g.want(t, "")
+		if have := ends(t, d); have != want {
+			t.Errorf("another start: %s, want %s", have, want)
+		}
+	})
+	t.Run("the database was away", func(t *testing.T) {
+		t.Parallel()
+		d, p := prepare(t, 0)
+		g := open(t, d, p, "a")
+		g.want(t, "")
+		exec(t, d, "UPDATE clock SET seen_at = seen_at - interval '30 hours', trusted_at = trusted_at - interval '30 hours'")
+		exec(t, d, "UPDATE holdreporters SET expires_at = expires_at - interval '30 hours'")
+		g.want(t, "") // a look that isn't one of Run, and not the first
+		if have := ends(t, d); have != "over -31, purged 29, runs 20, trashed 40" {
+			t.Errorf("%s", have)
+		}
+	})
+	t.Run("in doubt", func(t *testing.T) {
+		t.Parallel()
+		d, p := prepare(t, 60*day)
+		want := ends(t, d)
+		g := open(t, d, p, "a")
+		g.want(t, "longer than clock.longest_absence")
+		if have := ends(t, d); have != want {
+			t.Errorf("before it was confirmed: %s, want %s", have, want)
+		}
+		confirm(t, d, "longest_absence")
+		g.want(t, "")
+		if have := ends(t, d); have != "over -1441, purged -1441, runs 20, trashed 10" {
+			t.Errorf("confirmed: %s", have)
+		}
+	})
 }
 
 // TestEntriesOfTheFuture: the audit log has entries of the future, so the clock was wrong or is.

@@ -21,6 +21,12 @@
 // stopped. And if the operating system says that a time server keeps its clock, a clock that jumped
 // was corrected.
 //
+// Leases of reporters and dates of the trash end by the database's clock too, but nobody can renew a
+// lease, or restore anything, while the registry is stopped, its database is away, or a backup waits to
+// be restored. So if nobody has trusted the clock for a minute, or until a doubt is confirmed, the first
+// look postpones all that hadn't ended before by this time (absence.go). Each process that deletes looks
+// first, so nothing is deleted before.
+//
 // A pushed tag always gets a push time that is neither before the last trusted time nor before the
 // push times of the repository's other tags (routine purser_push_time). So policies don't take it for
 // older than those, even if the clock was wrong for a moment at which no process looked.

@@ -17,10 +17,11 @@ type row struct {
 	doubt     *string
 	newest    *time.Time // time of the newest entry of the audit log
 	confirmed *time.Time // newest entries up to this time were confirmed
+	trusted   *time.Time // the latest time without a doubt
 }
 
-// look reads the clocks and sets g.why. With `write`, or if it finds a doubt, it also writes the
-// row, so that others know when somebody looked. The caller has locked g.looks, and
+// look reads the clocks and sets g.why. With `write`, or if it finds a doubt or an absence, it also
+// writes the row, so that others know when somebody looked. The caller has locked g.looks, and
 // so base, last, why and offset don't change meanwhile.
 func (g *Guard) look(ctx context.Context, write bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -35,7 +36,13 @@ func (g *Guard) look(ctx context.Context, write bool) error {
 	offset := r.now.Sub(begun.Add(trip / 2))
 	first := g.base == sample{}
 	doubt := g.doubtful(r, present, trip)
-	if first || write || doubt != "" {
+	absent := false
+	if doubt == "" && r.doubt == nil {
+		if absent, err = g.skipAbsence(ctx, r); err != nil {
+			return err
+		}
+	}
+	if first || write || doubt != "" || absent {
 		if err := g.write(ctx, r, present, doubt); err != nil {
 			return fmt.Errorf("noting the time of a look at the database's clock: %w", err)
 		}
@@ -109,9 +116,9 @@ func (g *Guard) doubtAtStart(r row, present sample, slack time.Duration) string 
 
 func (g *Guard) read(ctx context.Context) (r row, err error) {
 	err = g.opt.DB.Pool.QueryRow(ctx, `
-		SELECT clock_timestamp(), c.seen_at, COALESCE(c.boot, ''), COALESCE(c.up, 0), c.doubt, c.confirmed_to,
+		SELECT clock_timestamp(), c.seen_at, COALESCE(c.boot, ''), COALESCE(c.up, 0), c.doubt, c.confirmed_to, c.trusted_at,
 			(SELECT max(time) FROM auditlog)
-		FROM (SELECT) one LEFT JOIN clock c ON true`).Scan(&r.now, &r.seenAt, &r.boot, &r.up, &r.doubt, &r.confirmed, &r.newest)
+		FROM (SELECT) one LEFT JOIN clock c ON true`).Scan(&r.now, &r.seenAt, &r.boot, &r.up, &r.doubt, &r.confirmed, &r.trusted, &r.newest)
 	return r, err
 }
 

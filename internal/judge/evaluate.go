@@ -31,6 +31,7 @@ type Verdict struct {
 	floors     [2]floor // of policies that don't and that do remove orphans
 	protection []Protection
 	pulls      PullRecord
+	now        time.Time
 	gone       map[int64]PolicySet
 	weighed    []weighedTag // that max_bytes policies count, while tags are surveyed
 	candidates bool         // some tag may be deleted
@@ -135,7 +136,7 @@ func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 }
 
 func newVerdict(rules Rules) *Verdict {
-	v := &Verdict{protection: rules.Protection, pulls: rules.Pulls, maxGroups: cmp.Or(rules.MaxGroups, DefaultMaxGroups)}
+	v := &Verdict{protection: rules.Protection, pulls: rules.Pulls, now: rules.Now, maxGroups: cmp.Or(rules.MaxGroups, DefaultMaxGroups)}
 	var last []int
 	unreadable, mayKeep := -1, -1
 	for i, applied := range rules.Policies {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -54,8 +55,17 @@ func (v *Verdict) weigh(t *Tag) {
 	v.weighed = append(v.weighed, weighedTag{rank{t.LastUse(), t.Name}, t.Manifest, counted})
 }
 
-// unplaced returns whether it isn't known when the tag was last used.
-func (v *Verdict) unplaced(t *Tag) bool { return t.UseUnknown || t.LastUse().Before(v.pulls.Since) }
+// clockSlack is how far in the future a time may be: stored times and the judgement's are of different
+// moments, and clocks differ a little.
+const clockSlack = 5 * time.Minute
+
+// unplaced returns whether it isn't known when the tag was last used, compared with the others. A push
+// or a use of the future, by a clock that was ahead, may have been before uses at the right time.
+func (v *Verdict) unplaced(t *Tag) bool {
+	return t.UseUnknown || t.LastUse().Before(v.pulls.Since) || v.ofTheFuture(t)
+}
+
+func (v *Verdict) ofTheFuture(t *Tag) bool { return t.LastUse().After(v.now.Add(clockSlack)) }
 
 // settleBytes finds for each max_bytes policy the most recently used tag that doesn't fit into
 // its bytes.
@@ -130,6 +140,8 @@ func (v *Verdict) bytesReason(t *Tag, r *rule, code Code) string {
 		return fmt.Sprintf("%s, not among the most recently used tags%s that fit into %s", last, v.ofWhich(r), limit)
 	case t.UseUnknown:
 		return "it isn't known when it was last used"
+	case v.ofTheFuture(t):
+		return fmt.Sprintf("not counted: it was pushed or used at %s, which is in the future, so it isn't known when it was last used", Stamp(t.LastUse()))
 	case v.unplaced(t):
 		return fmt.Sprintf("not counted: %s, so it isn't known when it was last used", last)
 	}
@@ -143,6 +155,6 @@ func (v *Verdict) unplacedNotice(i int) string {
 	if r.unplaced == 0 {
 		return ""
 	}
-	return fmt.Sprintf("it doesn't count %d tags, because they were neither pushed nor used since pull statistics began at %s, or it can't be found out now when they were used",
+	return fmt.Sprintf("it doesn't count %d tags, because they were neither pushed nor used since pull statistics began at %s, or it can't be found out now when they were used, or their times are in the future",
 		r.unplaced, Stamp(v.pulls.Since))
 }

@@ -74,11 +74,13 @@ func lastUsedFirst(a, b judge.Tag) int {
 	return cmp.Or(lastUse(b).Compare(lastUse(a)), cmp.Compare(b.Name, a.Name))
 }
 
-// weighed returns the tags that max_bytes policy i counts, the most recently used first.
+// weighed returns the tags that max_bytes policy i counts, the most recently used first: none that
+// was pushed or used more than five minutes in the future.
 func (s scene) weighed(i int) []judge.Tag {
 	p := s.rules.Policies[i].Policy
 	list := slices.DeleteFunc(slices.Clone(s.tags), func(one judge.Tag) bool {
-		if attached(one) || one.Exempt.Has(i) || !s.considers(i, one) || orphan(one) && p.RemoveOrphans || lastUse(one).Before(s.rules.Pulls.Since) {
+		if attached(one) || one.Exempt.Has(i) || !s.considers(i, one) || orphan(one) && p.RemoveOrphans || lastUse(one).Before(s.rules.Pulls.Since) ||
+			lastUse(one).After(ago(-5*time.Minute)) {
 			return true
 		}
 		for other := range s.rules.Policies {

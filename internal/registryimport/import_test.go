@@ -67,6 +67,26 @@ func TestImportKeepsTimes(t *testing.T) {
 	}
 }
 
+// TestImportOfTheFuture: the clock of the other registry was ahead when a tag was pushed there. Such a
+// time proves nothing: what was pushed to Purser since stays, at each repetition.
+func TestImportOfTheFuture(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	old := o.manifest("acme/app", o.image("one", nil), time.Now().AddDate(1, 0, 0), "latest")
+	if r, skipped := o.run(b, nil); r.Tags != 1 || len(skipped) > 0 || tagsOf(t, b, "acme/app")["latest"] != old {
+		t.Fatalf("%+v, skipped %q", r, skipped)
+	}
+	ours := b.Put(t, "acme/app", o.imageInPurser(b, "acme/app", "ours"), "latest")
+	for range 2 {
+		if r, skipped := o.run(b, nil); r.Tags != 0 || r.Newer != 1 || len(skipped) > 0 {
+			t.Errorf("once more: %+v, skipped %q", r, skipped)
+		}
+		if have := tagsOf(t, b, "acme/app")["latest"]; have != ours {
+			t.Errorf("the tag points to %s, not to what was pushed last", have)
+		}
+	}
+}
+
 // imageInPurser pushes an image's blobs to Purser, and returns its payload.
 func (o *other) imageInPurser(b catalogtest.Bundle, repository, name string) []byte {
 	return image(o.t, func(content string) oci.Digest { return b.Push(o.t, repository, content) }, name, nil)

@@ -94,7 +94,14 @@ func (p *one) tags(ctx context.Context) error {
 // may need the manifest's blobs.
 func (p *one) wants(tag string, d oci.Digest) bool {
 	here, there := p.have.Tags[tag]
-	return oci.ValidateTag(tag) == nil && (!there || here.Digest != d && here.Pushed.Before(p.from.tags[tag].pushed))
+	return oci.ValidateTag(tag) == nil && (!there || here.Digest != d && p.movedAfter(here.Pushed, tag))
+}
+
+// movedAfter says whether the other registry's tag was pushed after a time. A time of the future, by a
+// clock that was ahead, proves nothing.
+func (p *one) movedAfter(at time.Time, tag string) bool {
+	pushed := p.from.tags[tag].pushed
+	return at.Before(pushed) && !pushed.After(time.Now())
 }
 
 // ahead adds the blobs of several images at once, which halves the number of transactions. If it
@@ -139,7 +146,7 @@ func (p *one) tagged(ctx context.Context, d oci.Digest, tags []string) error {
 			fresh = append(fresh, tag)
 		case here.Digest == d:
 			p.count(func(r *Report) { r.UpToDate++ })
-		case here.Pushed.Before(p.from.tags[tag].pushed):
+		case p.movedAfter(here.Pushed, tag):
 			moved = append(moved, tag)
 		default:
 			p.count(func(r *Report) { r.Newer++ })
@@ -484,7 +491,7 @@ func (p *one) verify(ctx context.Context) error {
 	for _, tag := range slices.Sorted(maps.Keys(p.from.tags)) {
 		want, have := p.from.tags[tag], now.Tags[tag]
 		switch {
-		case oci.ValidateTag(tag) != nil, have.Digest == want.digest, !have.Pushed.Before(want.pushed):
+		case oci.ValidateTag(tag) != nil, have.Digest == want.digest, !have.Digest.IsZero() && !p.movedAfter(have.Pushed, tag):
 		case have.Digest.IsZero():
 			p.skip(Skip{Repository: p.name, Tag: tag, Digest: want.digest, Reason: "it isn't in Purser after the import: it was deleted meanwhile"})
 		default:

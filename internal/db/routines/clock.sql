@@ -1,3 +1,15 @@
+-- purser_time returns the time from which dates in the future are counted, such as the end of what is in
+-- the trash: now(), but not before the last time at which the clock was trusted. Counted from a clock
+-- that is behind, they would be over when it is right again.
+CREATE OR REPLACE FUNCTION purser_time ()
+    RETURNS timestamptz
+    LANGUAGE plpgsql STABLE
+    AS $$
+BEGIN
+    RETURN GREATEST(now(), (SELECT trusted_at FROM clock));
+END;
+$$;
+
 -- purser_push_time returns the time of a push of a tag: now(), unless the clock is wrong or was.
 -- Policies order tags by this time, so it is after that of all tags of the repository: they may have
 -- been pushed while the clock was ahead, for a moment that no process has noticed. And it isn't before

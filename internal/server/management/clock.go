@@ -28,6 +28,9 @@ func (a *API) addClock() {
 		if err != nil {
 			return nil, err
 		}
+		if _, err := a.opt.Catalog.MendPushTimes(ctx); err != nil {
+			return nil, err
+		}
 		state, err := a.clock(ctx)
 		return &api.ClockConfirmed{Confirmed: doubt, Clock: state}, err
 	})
