@@ -78,9 +78,9 @@ func (v *previewing) untagged(ctx context.Context, namespace int64) error {
 // manifest that exists.
 func plannedReviews(ctx context.Context, q db.Querier, namespace int64, repositories []int64) ([]plannedReview, error) {
 	rows, err := q.Query(ctx, `
-		SELECT q.repository_id, q.manifest_id, m.digest, purser_unused_since(q.event, q.unused_since, q.review_after), q.review_after
+		SELECT q.repository_id, q.manifest_id, m.digest, purser_unused_since(q.event, COALESCE(q.unused_since, q.created_at), q.review_after), q.review_after
 		FROM (
-			SELECT top_level_namespace_id, repository_id, manifest_id, event, unused_since, review_after
+			SELECT top_level_namespace_id, repository_id, manifest_id, event, unused_since, created_at, review_after
 			FROM gc_manifest_review_queue WHERE set_aside_at IS NULL ORDER BY review_after LIMIT $3) q
 		CROSS JOIN LATERAL (
 			SELECT digest, subject_digest FROM manifests

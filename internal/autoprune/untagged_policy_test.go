@@ -19,9 +19,10 @@ func TestUntaggedPolicy(t *testing.T) {
 	web := r.repository("app/web")
 	id := r.manifest(web, "untagged", "")
 	app := autoprune.Target{Namespace: "app"}
-	r.exec(`INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-		VALUES ($1, $2, $3, now() + interval '23 hours', 'tag_delete')
-		ON CONFLICT (manifest_id, repository_id, top_level_namespace_id) DO UPDATE SET review_after = EXCLUDED.review_after, event = EXCLUDED.event`,
+	r.exec(`INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+		VALUES ($1, $2, $3, now() + interval '23 hours', 'tag_delete', now() - interval '1 hour')
+		ON CONFLICT (manifest_id, repository_id, top_level_namespace_id) DO UPDATE
+		SET review_after = EXCLUDED.review_after, event = EXCLUDED.event, unused_since = EXCLUDED.unused_since`,
 		web.NamespaceID, web.ID, id)
 	r.exec("DELETE FROM gc_review_after_defaults") // then the delays are a day
 	r.exec("INSERT INTO gc_review_after_defaults (event, value) VALUES ('tag_prune', '7 days')")

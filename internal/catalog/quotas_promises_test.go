@@ -68,32 +68,47 @@ func TestDeadRequestGivesItsRoomBack(t *testing.T) {
 }
 
 // TestDeadUploadIsReaped: nothing of an upload was acknowledged when its process died, so it is
-// deleted soon with what it has in the store. Others stay: one whose request lives, one that has
-// acknowledged bytes, and one that was continued after the quota had been deleted.
+// deleted soon with what it has in the store, also if another request has taken back what it was
+// promised. Others stay: one whose request lives, one that has acknowledged bytes, and one that was
+// continued after the quota had been deleted.
 func TestDeadUploadIsReaped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Push(t, "acme/app", "x")
 	b.limit(t, "acme", catalog.Usage{Bytes: 1000})
 	var list []catalog.Upload
-	for range 4 {
+	for range 5 {
 		u, err := b.promised(t, 90)
 		if err != nil {
 			t.Fatal(err)
 		}
 		list = append(list, u)
 	}
-	b.Exec(t, "UPDATE uploads SET promised_until = now() - interval '11 min' WHERE id <> $1", list[1].ID)
+	taken := list[4]
+	b.old(t, taken)
+	other, err := b.promised(t, 600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := b.RenewUpload(t.Context(), taken); p != catalog.PromiseOver || err != nil {
+		t.Errorf("what was taken back is renewed: %v, %v", p, err)
+	}
+	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); n != 0 || err != nil {
+		t.Errorf("%d uploads were deleted at once (%v), want none", n, err)
+	}
+	b.Exec(t, "UPDATE uploads SET promised_until = promised_until - interval '11 min' WHERE id <> ALL ($1)", []uuid.UUID{list[1].ID, other.ID})
 	b.Exec(t, "UPDATE uploads SET size = 1 WHERE id = $1", list[2].ID)
 	b.Exec(t, "DELETE FROM namespacequotas")
 	if _, err := b.ClaimUpload(t.Context(), list[3], 1, catalog.UploadNeed{Bytes: 90}); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); n != 1 || err != nil {
-		t.Errorf("%d uploads were deleted (%v), want 1", n, err)
+	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); n != 2 || err != nil {
+		t.Errorf("%d uploads were deleted (%v), want 2", n, err)
 	}
-	if _, err := b.Upload(t.Context(), "acme/app", list[0].UploadID()); oci.CodeOf(err) != oci.BlobUploadUnknown {
-		t.Errorf("the dead upload: %v", err)
+	for _, dead := range []catalog.Upload{list[0], taken} {
+		if _, err := b.Upload(t.Context(), "acme/app", dead.UploadID()); oci.CodeOf(err) != oci.BlobUploadUnknown {
+			t.Errorf("the dead upload: %v", err)
+		}
 	}
 }
 
@@ -284,4 +299,16 @@ func TestPromiseIsRenewedOrTakenBack(t *testing.T) {
 	if _, _, err := b.ReserveUpload(t.Context(), u, catalog.UploadNeed{Bytes: 90}); oci.CodeOf(err) != oci.Denied {
 		t.Errorf("its request asks again: %v", err)
 	}
+
+	// A renewal that began before the promise was over comes when it was taken back.
+	b, u, other = start()
+	late := b.Session(t)
+	late.Exec(t, "BEGIN")
+	b.Exec(t, "UPDATE uploads SET promised_until = clock_timestamp() WHERE id = $1", u.ID)
+	b.Exec(t, take, other.ID, other.Attempt)
+	renewed, err := late.Conn.Exec(t.Context(), "UPDATE uploads SET promised_until = now() + interval '30 s' WHERE id = $1 AND promised_until > now()", u.ID)
+	if err != nil || renewed.RowsAffected() != 0 {
+		t.Errorf("the renewal has changed %d rows (%v) of what was taken back", renewed.RowsAffected(), err)
+	}
+	late.Exec(t, "COMMIT")
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/worker"
 )
 
 // CollectOptions says what to collect.
@@ -290,9 +288,8 @@ func (c *collection) dryRun(ctx context.Context) error {
 		for {
 			o.Limit = r.size
 			out, _, err := r.attempt(ctx, o)
-			if failed, ok := errors.AsType[*ReviewError](err); ok && failed.Contended() && ctx.Err() == nil {
+			if r.yields(ctx, err) {
 				r.size = max(1, r.size/2)
-				_ = worker.Sleep(ctx, rand.N(yield))
 				continue
 			}
 			if err != nil {

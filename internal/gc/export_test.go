@@ -1,6 +1,15 @@
 package gc
 
-import "time"
+import (
+	"context"
+	"time"
+)
+
+// Patience is how long a reviewer tries again while others keep it from a lock.
+const Patience = patience
+
+// Yields says whether the reviewer tries again after err, and pauses before that.
+func (r *Reviewer) Yields(ctx context.Context, err error) bool { return r.yields(ctx, err) }
 
 // GaugesExpiry is the age from which on the gauges leave out what was read last.
 const GaugesExpiry = gaugesExpiry

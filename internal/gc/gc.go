@@ -43,10 +43,13 @@
 //
 //   - A review doesn't wait for clients: it skips and postpones the manifests and blobs
 //     that another transaction has locked. So no client waits for a reviewer that waits for
-//     another client. There is one exception: the triggers that run on a review's deletions
+//     another client. There are two exceptions. A review of manifests begins with the lock of
+//     deletions (see package hold), and so waits for reports and changes of policies, before
+//     it has any other lock. And the triggers that run on a review's deletions
 //     write to the review queues, and may have to wait for a row there. If a client waits
 //     for the review at the same time, the review fails and not the client, since the lock
-//     timeout of the review's connection is shorter than PostgreSQL's deadlock_timeout.
+//     timeout of the review's connection is shorter than PostgreSQL's deadlock_timeout. A
+//     reviewer tries again what failed so.
 //
 //   - A promise of existence (a client was told that a blob or manifest exists) is stored
 //     as the review_after of the blob's or manifest's queue row: until that time no review

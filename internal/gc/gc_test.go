@@ -53,6 +53,51 @@ func TestSweepDeletesPendingDeletionsAndNothingElse(t *testing.T) {
 	b.counters(26, 257, 0)
 }
 
+// TestUploadsLeaveRoomForBlobs: however many deletions of uploads are due, each batch has those of
+// blobs too, and the other way round; what one kind doesn't need is for the other.
+func TestUploadsLeaveRoomForBlobs(t *testing.T) {
+	t.Parallel()
+	b := setupStore(t)
+	claim := func(n int) (uploads, blobs int) {
+		t.Helper()
+		list, err := b.gc.ClaimPending(t.Context(), n, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range list {
+			if d.OfUpload {
+				uploads++
+			} else {
+				blobs++
+			}
+		}
+		return uploads, blobs
+	}
+	b.exec(`INSERT INTO gc_doomed_objects (storage_key, of_upload, delete_after)
+		SELECT 'upload' || i, true, now() - interval '1 hour' FROM generate_series(1, 100) i`)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key) SELECT 'blob' || i FROM generate_series(1, 15) i")
+	for _, want := range [][2]int{{5, 5}, {5, 5}, {5, 5}, {10, 0}} {
+		if uploads, blobs := claim(10); uploads != want[0] || blobs != want[1] {
+			t.Errorf("%d uploads and %d blobs are claimed, want %v", uploads, blobs, want)
+		}
+	}
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, delete_after) SELECT 'more' || i, now() - interval '2 hours' FROM generate_series(1, 150) i")
+	if uploads, blobs := claim(100); uploads != 50 || blobs != 50 {
+		t.Errorf("%d uploads and %d blobs are claimed, want half of each", uploads, blobs)
+	}
+	uploads, blobs := 0, 0
+	for range 50 { // alone, each is claimed sooner or later
+		u, o := claim(1)
+		uploads, blobs = uploads+u, blobs+o
+	}
+	if uploads+blobs != 50 || uploads == 0 || blobs == 0 {
+		t.Errorf("one at a time, %d uploads and %d blobs are claimed", uploads, blobs)
+	}
+	if uploads, blobs := claim(100); uploads+blobs != 75 {
+		t.Errorf("the rest are %d uploads and %d blobs, want 75 together", uploads, blobs)
+	}
+}
+
 func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,10 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 // still finds it. An upload's objects needn't wait so long, since no blob row of a
 // restored database names them.
 //
+// Half of the n is for objects of blobs that nobody has claimed yet, as far as such are due, and half
+// for the others; what one half doesn't need is for the other. So a client that begins and cancels
+// uploads all the time can't keep sweepers from the objects of blobs.
+//
 // While a backup holds the lock of PauseSweeps, ClaimPending claims nothing and returns
 // ErrSweepsPaused. The statement that claims rows has the lock in shared mode until it
 // commits.
@@ -59,13 +64,19 @@ func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Dura
 }
 
 func (c *Collector) claimPending(ctx context.Context, tx pgx.Tx, n int, claimTime time.Duration) ([]PendingDeletion, error) {
+	half := (n + rand.IntN(2)) / 2 // chance gives the odd one to either half: n may be 1
 	rows, err := tx.Query(ctx, `
 		WITH free AS MATERIALIZED (
 			SELECT pg_try_advisory_xact_lock_shared($4) AS free
+		), share AS MATERIALIZED (
+			SELECT count(*) AS of_kept FROM (
+				SELECT FROM gc_doomed_objects
+				WHERE NOT (of_upload OR sweeping) AND delete_after <= now() - $3::interval AND (SELECT free FROM free)
+				ORDER BY delete_after LIMIT $5) k
 		), others AS MATERIALIZED (
 			SELECT storage_key FROM gc_doomed_objects
 			WHERE (of_upload OR sweeping) AND delete_after <= now() AND (SELECT free FROM free)
-			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED
+			ORDER BY delete_after LIMIT $1 - (SELECT of_kept FROM share) FOR UPDATE SKIP LOCKED
 		), kept AS MATERIALIZED (
 			SELECT storage_key FROM gc_doomed_objects
 			WHERE NOT (of_upload OR sweeping) AND delete_after <= now() - $3::interval AND (SELECT free FROM free)
@@ -76,7 +87,7 @@ func (c *Collector) claimPending(ctx context.Context, tx pgx.Tx, n int, claimTim
 			WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
 			RETURNING storage_key, of_upload, COALESCE(keep, '') AS keep, size, attempts, delete_after
 		)
-		SELECT f.free, c.* FROM free f LEFT JOIN claimed c ON true`, n, claimTime, c.opt.KeepDoomed, sweepLock)
+		SELECT f.free, c.* FROM free f LEFT JOIN claimed c ON true`, n, claimTime, c.opt.KeepDoomed, sweepLock, half)
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,12 @@ package gc_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/hold"
@@ -186,4 +189,55 @@ func TestRaceReportBeforeReview(t *testing.T) {
 	if out := b.ReviewBatch(t, gc.ReviewOfManifests); out.Deleted != 0 || out.Kept != 1 {
 		t.Errorf("%+v", out)
 	}
+}
+
+// A deletion is under way, and a report waits for it. So no review can begin: its wait for the lock
+// of deletions times out. A run of garbage collection must try again until the report has had the
+// lock, and so must a dry run.
+func TestCollectDuringReport(t *testing.T) {
+	t.Parallel()
+	store, err := blob.OpenDir(blob.DirOptions{Path: pgtest.TempDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := setup(t)
+	b.AtOnce(t)
+	b.Put(t, "r", catalogtest.Numbered(t, 1, b.Push(t, "r", "config")))
+	deletion, report, watch := b.Session(t), b.Session(t), b.Session(t)
+	for _, dry := range []bool{true, false} {
+		deletion.Exec(t, "BEGIN")
+		deletion.Exec(t, "SELECT pg_advisory_xact_lock_shared(1886745447, 0)")
+		reported := catalogtest.Later(func() error {
+			_, err := report.Conn.Exec(t.Context(), "SELECT pg_advisory_xact_lock(1886745447, 0)")
+			return err
+		})
+		deletion.Blocks(t, watch, 1)
+		var p gc.Progress
+		collected := catalogtest.Later(func() (err error) {
+			p, err = gc.Collect(t.Context(), gc.CollectOptions{Collector: b.Collector, Store: store, DryRun: dry, Log: slog.New(slog.DiscardHandler)})
+			return err
+		})
+		waits := map[time.Time]bool{} // by the beginnings of their transactions
+		catalogtest.Eventually(t, "the run waits for the second time", func() bool {
+			var began *time.Time
+			if err := watch.QueryRow(t.Context(), `
+				SELECT max(a.xact_start) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+				WHERE l.locktype = 'advisory' AND l.classid = 1886745447 AND l.objid = 0 AND l.mode = 'ShareLock' AND NOT l.granted
+					AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&began); err != nil {
+				t.Fatal(err)
+			}
+			if began != nil {
+				waits[*began] = true
+			}
+			return len(waits) > 1 || len(collected) > 0
+		})
+		deletion.Exec(t, "COMMIT")
+		if err := catalogtest.Soon(t, "report", reported); err != nil {
+			t.Error(err)
+		}
+		if err := catalogtest.Soon(t, "run", collected); err != nil || p.ManifestsDeleted != 1 {
+			t.Errorf("dry: %v: %+v, %v", dry, p, err)
+		}
+	}
+	b.Empty(t, "manifests")
 }

@@ -242,8 +242,8 @@ func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 		}
 	}
 	_, err := tx.Exec(ctx, `
-		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-		SELECT w.namespace, w.repository, w.id, gc_review_after('manifest_list_delete'), 'circle'
+		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+		SELECT w.namespace, w.repository, w.id, gc_review_after('manifest_list_delete'), 'circle', now()
 		FROM (
 			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 			ORDER BY 1, 2, 3) w
@@ -253,7 +253,8 @@ func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 				AND x.child_id = w.id OFFSET 0)
 		ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 			review_after = GREATEST(q.review_after, EXCLUDED.review_after),
-			review_count = 0, event = EXCLUDED.event, set_aside_at = NULL`, all.args()...)
+			review_count = 0, event = EXCLUDED.event,
+			unused_since = GREATEST(q.unused_since, EXCLUDED.unused_since), set_aside_at = NULL`, all.args()...)
 	return err
 }
 

@@ -37,10 +37,11 @@ func (c *Collector) retentions(ctx context.Context, tx pgx.Tx, keys manifestKeys
 // whichever is earlier, so that a changed policy has its effect within a day. The caller has
 // locked their rows in the queue.
 //
-// The time counts from the event that queued the manifest: that is the time of its review,
-// minus the review delay of the event. (created_at may be older: a client that asks whether the
-// manifest exists makes a row, too.) retain stores the time in unused_since, together with the
-// event keep_untagged; the next event replaces that.
+// The time counts from the event that queued the manifest, which has written it into
+// unused_since, whatever the delay of this event has become since: see purser_unused_since.
+// (created_at may be older: a client that asks whether the manifest exists makes a row, too.)
+// retain stores the time there again, together with the event keep_untagged; the next event
+// replaces that.
 //
 // If a policy keeps a manifest of a cycle, the review keeps all manifests of the cycle.
 func (c *Collector) retain(ctx context.Context, tx pgx.Tx, unused manifestKeys, found cycles) (rest manifestKeys, kept int, err error) {
@@ -83,10 +84,10 @@ func postponeRetained(ctx context.Context, tx pgx.Tx, keys manifestKeys, times [
 	}
 	rows, err := tx.Query(ctx, `
 		WITH retained AS MATERIALIZED (
-			SELECT w.*, purser_unused_since(q.event, q.unused_since, q.review_after) AS since, now() + interval '1 day' * (1 + random() / 10) AS tomorrow
+			SELECT w.*, purser_unused_since(q.event, COALESCE(q.unused_since, q.created_at), q.review_after) AS since, now() + interval '1 day' * (1 + random() / 10) AS tomorrow
 			FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::interval[]) AS w (namespace, repository, id, keep)
 			CROSS JOIN LATERAL (
-				SELECT event, unused_since, review_after FROM gc_manifest_review_queue
+				SELECT event, unused_since, created_at, review_after FROM gc_manifest_review_queue
 				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND manifest_id = w.id OFFSET 0) q
 		)
 		UPDATE gc_manifest_review_queue q
@@ -107,7 +108,8 @@ func postponeRetained(ctx context.Context, tx pgx.Tx, keys manifestKeys, times [
 }
 
 // Retained returns the retention of a manifest by policies and when it ends, for an explanation.
-// The manifest's review must be planned. ok is false if no policy keeps the manifest now.
+// The manifest's review must be planned: a referrer that isn't in the queue yet has the time at
+// which its subject was deleted, in created_at. ok is false if no policy keeps the manifest now.
 func (c *Collector) Retained(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (r Retention, until time.Time, ok bool, err error) {
 	var any, ends bool
 	if err := tx.QueryRow(ctx, anyUntagged).Scan(&any); err != nil || !any {
@@ -122,9 +124,9 @@ func (c *Collector) Retained(ctx context.Context, tx pgx.Tx, namespace, reposito
 	err = tx.QueryRow(ctx, `
 		SELECT since + $4::interval, since + $4::interval > now()
 		FROM gc_planned_manifest_reviews q
-		CROSS JOIN LATERAL purser_unused_since(q.event, (
+		CROSS JOIN LATERAL purser_unused_since(q.event, COALESCE((
 			SELECT unused_since FROM gc_manifest_review_queue
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3), q.review_after) AS since
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3), q.created_at), q.review_after) AS since
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3`, namespace, repository, id, r.For).Scan(&until, &ends)
 	return r, until, err == nil && ends, err
 }

@@ -18,6 +18,10 @@ const (
 
 	// yield is the longest pause of a reviewer after a batch that lost a race for locks.
 	yield = 50 * time.Millisecond
+	// patience is how long a reviewer tries again to begin a batch while others keep it from a lock.
+	// Reports and changes of policies keep it from the lock of deletions while they wait for
+	// deletions: for 20 s.
+	patience = 30 * time.Second
 )
 
 // ReviewerOptions says what to review and how.
@@ -49,7 +53,9 @@ type ReviewerOptions struct {
 type Reviewer struct {
 	opt  ReviewerOptions
 	loop *worker.Loop
-	size int // of the next batch; only the loop's goroutine uses it
+	// These are used by the loop's goroutine alone.
+	size      int       // of the next batch
+	contended time.Time // since when others keep the reviewer from locks; zero: they don't
 }
 
 // NewReviewer makes a reviewer. It starts nothing: see Run.
@@ -90,9 +96,10 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 // review reviews one batch; `more` says that there may be further due rows. If the batch
 // fails, its transaction is rolled back, and review halves the size of the next batch. So
 // after some calls a batch has only the row whose review fails; review postpones that row.
-// Such a failed batch isn't an error of review. It returns an error if it couldn't claim
-// rows, if the database is unavailable, if ctx has ended, or if a step outside of the
-// batch's transaction fails.
+// Such a failed batch isn't an error of review, nor is one that couldn't begin because others
+// had a lock, unless they have it for long (patience). It returns an error if it couldn't claim
+// rows for another reason, if the database is unavailable, if ctx has ended, or if a step
+// outside of the batch's transaction fails.
 func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) {
 	queued, err := r.queueReferrers(ctx)
 	if err != nil {
@@ -101,7 +108,7 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 	start := time.Now()
 	out, late, err := r.attempt(ctx, ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
 	if err == nil {
-		r.size = min(2*r.size, r.opt.Batch)
+		r.size, r.contended = min(2*r.size, r.opt.Batch), time.Time{}
 		if out.Claimed == 0 {
 			return out, queued, nil
 		}
@@ -122,6 +129,11 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 		return out, true, r.record(ctx, out)
 	}
 	failed, ok := errors.AsType[*ReviewError](err)
+	if ok {
+		r.contended = time.Time{}
+	} else if r.yields(ctx, err) {
+		return out, true, nil
+	}
 	late = late || db.Code(err) == db.CodeQueryCanceled
 	if !ok || ctx.Err() != nil || db.Unavailable(err) && !late {
 		return out, false, err
@@ -134,6 +146,24 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 		return out, true, nil
 	}
 	return out, true, r.fail(ctx, failed)
+}
+
+// yields pauses for a moment if err says that the reviewer has lost a race for locks, and says
+// whether to try again. It doesn't if ctx has ended, or if the reviewer loses for longer than
+// `patience`.
+func (r *Reviewer) yields(ctx context.Context, err error) bool {
+	if !db.Contended(err) {
+		r.contended = time.Time{}
+		return false
+	}
+	if r.contended.IsZero() {
+		r.contended = time.Now()
+	}
+	if ctx.Err() != nil || time.Since(r.contended) > patience {
+		return false
+	}
+	_ = worker.Sleep(ctx, rand.N(yield))
+	return true
 }
 
 // queueReferrers queues up to Batch referrers of one deleted subject for review; `did` says

@@ -3,14 +3,18 @@ package gc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -168,6 +172,33 @@ func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	if n := b.count("SELECT count(*) FROM blobs"); n != 2 {
 		t.Errorf("%d blobs are left, want 2", n)
 	}
+}
+
+// TestReviewerLosesPatience: a reviewer that others keep from a lock tries again, but not for ever.
+// A batch that has begun makes it patient again.
+func TestReviewerLosesPatience(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, err := gc.NewReviewer(gc.ReviewerOptions{Collector: gc.New(gc.Options{}), Kind: gc.ReviewOfManifests})
+		if err != nil {
+			t.Fatal(err)
+		}
+		locked := fmt.Errorf("looking for manifests: %w", &pgconn.PgError{Code: db.CodeLockNotAvailable})
+		for range 2 {
+			began := time.Now()
+			for r.Yields(t.Context(), locked) {
+			}
+			if d := time.Since(began); d < gc.Patience || d > gc.Patience+time.Second {
+				t.Errorf("the reviewer has tried for %v, want %v", d, gc.Patience)
+			}
+			if r.Yields(t.Context(), locked) {
+				t.Error("it goes on")
+			}
+			if r.Yields(t.Context(), nil) || r.Yields(t.Context(), errors.New("no such table")) {
+				t.Error("it repeats a batch that has begun, or one that failed for another reason")
+			}
+		}
+	})
 }
 
 func TestCollectUntilNothingIsDue(t *testing.T) {

@@ -162,6 +162,60 @@ func TestRetentionBegins(t *testing.T) {
 	}
 }
 
+// TestRetentionOutlivesDelay: the time of a manifest counts from its event, also if the delay of the
+// event becomes longer before the review.
+func TestRetentionOutlivesDelay(t *testing.T) {
+	t.Parallel()
+	b := keeping(t)
+	delay := func(d time.Duration) {
+		t.Helper()
+		if err := b.SetReviewDelays(t.Context(), d, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delay(24 * time.Hour)
+	config := b.Push(t, "app/r", "config")
+	b.policy(t, `{"keepUntagged": "240h"}`)
+	list := map[string]oci.Digest{
+		"manifest_upload":      b.Put(t, "app/r", catalogtest.Numbered(t, 1, config)),
+		"tag_delete":           b.Put(t, "app/r", catalogtest.Numbered(t, 2, config), "deleted"),
+		"tag_switch":           b.Put(t, "app/r", catalogtest.Numbered(t, 3, config), "moved"),
+		"manifest_list_delete": b.Put(t, "app/r", catalogtest.Numbered(t, 4, config), "child"),
+	}
+	subject := b.Put(t, "app/r", catalogtest.Index(t, list["manifest_list_delete"]), "index")
+	list["subject_delete"] = b.Put(t, "app/r", catalogtest.SubjectOf(t, config, subject), "signature")
+	for _, d := range list { // clients have asked for them long ago
+		if _, err := b.PromiseManifestExists(t.Context(), "app/r", d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Exec(t, "UPDATE gc_manifest_review_queue SET created_at = created_at - interval '50 days'")
+	b.Put(t, "app/r", catalogtest.Numbered(t, 5, config), "moved")
+	for _, tag := range []string{"deleted", "child", "signature"} {
+		if err := b.DeleteTag(t.Context(), "app/r", tag); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.DeleteManifest(t.Context(), "app/r", subject); err != nil {
+		t.Fatal(err)
+	}
+	delay(14 * 24 * time.Hour)
+	for event, d := range list {
+		e, err := b.ExplainManifest(t.Context(), "app/r", d)
+		if err != nil || e.Review == nil || e.Review.Event != event || e.RetainedUntil == nil || e.RetainedUntil.Sub(e.AsOf).Round(24*time.Hour) != 240*time.Hour {
+			t.Errorf("%s: %+v %v", event, e, err)
+		}
+	}
+	b.age(t, "1 day 2 hours")
+	if out := b.ReviewBatch(t, reviewingManifests); out.Kept != len(list) || out.Deleted != 0 {
+		t.Errorf("the first review: %+v", out)
+	}
+	b.age(t, "10 days")
+	if out := b.ReviewBatch(t, reviewingManifests); out.Deleted != len(list) {
+		t.Errorf("the review at the end: %+v", out)
+	}
+}
+
 // TestUnknownRetention: without anybody to ask, everything stays that policies may keep.
 func TestUnknownRetention(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,8 @@
 -- distinct and ordered by key. So its ON CONFLICT never meets a row of the same INSERT, and
 -- two statements lock rows of the queue in the same order. GREATEST keeps the later time if a
 -- review is queued already, so no event moves a review to an earlier time. A new event clears
--- set_aside_at, so that a failed review is tried again.
+-- set_aside_at, so that a failed review is tried again. For manifests, unused_since gets the time
+-- of the last event: see purser_unused_since.
 --
 -- Each trigger function contains the same INSERT … ON CONFLICT. If all of them called one
 -- common function, inserting and deleting a single tag would cost 6 % more CPU time of the
@@ -164,8 +165,8 @@ CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
 DECLARE
     after_manifest_upload timestamptz := gc_review_after('manifest_upload');
 BEGIN
-    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT n.top_level_namespace_id, n.repository_id, n.id, after_manifest_upload, 'manifest_upload'
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+    SELECT n.top_level_namespace_id, n.repository_id, n.id, after_manifest_upload, 'manifest_upload', now()
     FROM new_rows n
     WHERE NOT EXISTS (
         SELECT FROM tags t
@@ -178,6 +179,7 @@ BEGIN
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
         review_count = 0,
         event = EXCLUDED.event,
+        unused_since = GREATEST(q.unused_since, EXCLUDED.unused_since),
         set_aside_at = NULL;
 
     IF EXISTS (
@@ -205,8 +207,8 @@ CREATE OR REPLACE FUNCTION gc_queue_referrers (namespaces bigint[], repositories
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT m.top_level_namespace_id, m.repository_id, m.id, w.review_after, 'subject_delete'
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+    SELECT m.top_level_namespace_id, m.repository_id, m.id, w.review_after, 'subject_delete', LEAST(now(), w.review_after)
     FROM unnest(namespaces, repositories, subjects, firsts, nexts, times) AS w (namespace, repository, subject, first_id, next_id, review_after)
     CROSS JOIN LATERAL ( -- OFFSET 0: a join may read the whole repository
         SELECT top_level_namespace_id, repository_id, id FROM manifests
@@ -220,6 +222,7 @@ BEGIN
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
         review_count = 0,
         event = EXCLUDED.event,
+        unused_since = GREATEST(q.unused_since, EXCLUDED.unused_since),
         set_aside_at = NULL;
 END;
 $$;
@@ -316,17 +319,20 @@ END;
 $$;
 
 -- purser_unused_since returns since when nothing references the manifest that a row of
--- gc_manifest_review_queue is about, if nothing does: since the event that queued it, which is
--- the time of the review minus the event's delay. A row with the event keep_untagged has the time
--- in unused_since: see retain in package gc.
+-- gc_manifest_review_queue is about, if nothing does. That is the time of the last event, which the
+-- event has written into unused_since (created_at is for a row without one). A hold or the trash
+-- postpones the review without an event; then it is the time of the review minus the event's
+-- delay, if that is later. Alone, this difference would be wrong: when a delay becomes longer, it
+-- is before the event. If a policy keeps the manifest, its row has the event keep_untagged, and the
+-- time in unused_since: see retain in package gc.
 CREATE OR REPLACE FUNCTION purser_unused_since (e text, unused_since timestamptz, review_after timestamptz)
     RETURNS timestamptz
     LANGUAGE sql STABLE
     AS $$
     SELECT CASE WHEN e = 'keep_untagged' AND unused_since IS NOT NULL THEN unused_since
-        ELSE review_after - COALESCE((
+        ELSE GREATEST(unused_since, review_after - COALESCE((
             SELECT value FROM gc_review_after_defaults
-            WHERE event = CASE e WHEN 'circle' THEN 'manifest_list_delete' WHEN 'keep_untagged' THEN 'manifest_upload' ELSE e END), interval '1 day') END
+            WHERE event = CASE e WHEN 'circle' THEN 'manifest_list_delete' WHEN 'keep_untagged' THEN 'manifest_upload' ELSE e END), interval '1 day')) END
 $$;
 
 -- gc_planned_manifest_reviews shows the rows of gc_manifest_review_queue, and also, in the
@@ -446,8 +452,8 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_manifest_lists ()
 DECLARE
     after_manifest_list_delete timestamptz := gc_review_after('manifest_list_delete');
 BEGIN
-    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT o.*, after_manifest_list_delete, 'manifest_list_delete'
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+    SELECT o.*, after_manifest_list_delete, 'manifest_list_delete', now()
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, child_id FROM old_rows) o
     WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3
@@ -455,6 +461,7 @@ BEGIN
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
         review_count = 0,
         event = EXCLUDED.event,
+        unused_since = GREATEST(q.unused_since, EXCLUDED.unused_since),
         set_aside_at = NULL;
     RETURN NULL;
 END;
@@ -468,8 +475,8 @@ DECLARE
     pruned boolean := COALESCE(current_setting('purser.pruning', true), '') = 'on'; -- of this transaction
     after timestamptz := CASE WHEN pruned THEN gc_review_after('tag_prune') ELSE gc_review_after('tag_delete') END;
 BEGIN
-    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT o.*, after, CASE WHEN pruned THEN 'tag_prune' ELSE 'tag_delete' END
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+    SELECT o.*, after, CASE WHEN pruned THEN 'tag_prune' ELSE 'tag_delete' END, now()
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, manifest_id FROM old_rows) o
     WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3
@@ -477,6 +484,7 @@ BEGIN
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
         review_count = 0,
         event = EXCLUDED.event,
+        unused_since = GREATEST(q.unused_since, EXCLUDED.unused_since),
         set_aside_at = NULL;
     RETURN NULL;
 END;
@@ -489,8 +497,8 @@ CREATE OR REPLACE FUNCTION gc_track_switched_tags ()
 DECLARE
     after_tag_switch timestamptz := gc_review_after('tag_switch');
 BEGIN
-    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT s.*, after_tag_switch, 'tag_switch'
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event, unused_since)
+    SELECT s.*, after_tag_switch, 'tag_switch', now()
     FROM (SELECT DISTINCT o.top_level_namespace_id, o.repository_id, o.manifest_id
           FROM old_rows o
           JOIN new_rows n ON n.id = o.id
@@ -500,6 +508,7 @@ BEGIN
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
         review_count = 0,
         event = EXCLUDED.event,
+        unused_since = GREATEST(q.unused_since, EXCLUDED.unused_since),
         set_aside_at = NULL;
     RETURN NULL;
 END;

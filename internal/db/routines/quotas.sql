@@ -238,6 +238,10 @@ $$;
 -- renew it at this moment: where there is no room without it, it is taken back, in its row. A
 -- request that renews it then waits for this row, and finds it taken back. A row that is locked now counts, since
 -- its request may be alive, and waiting for it would be a deadlock: it may wait for this lock.
+--
+-- What was taken back has a time at which it was over, by which Catalog.ReapUploads finds the dead
+-- upload. It is a minute ago at least: a renewal that began before the promise was over compares it
+-- with the time of its own beginning, some seconds ago.
 CREATE OR REPLACE FUNCTION purser_quota_reserve (upload uuid, fence bigint, namespace text, needed bigint, ahead bigint, digest bytea, lease interval)
     RETURNS bigint
     LANGUAGE plpgsql
@@ -271,8 +275,10 @@ BEGIN
         RETURN 4611686018427387904;
     END IF;
     IF most - used - others < needed AND needed > promised THEN
-        UPDATE uploads u SET expected = u.size, promised_until = NULL
-        FROM (SELECT o.id FROM uploads o WHERE o.namespace_id = id_of AND o.id <> upload AND o.promised_until < now() FOR NO KEY UPDATE SKIP LOCKED) dead
+        UPDATE uploads u SET expected = u.size, promised_until = LEAST(u.promised_until, now() - interval '1 minute')
+        FROM (
+            SELECT o.id FROM uploads o
+            WHERE o.namespace_id = id_of AND o.id <> upload AND o.expected > o.size AND o.promised_until < now() FOR NO KEY UPDATE SKIP LOCKED) dead
         WHERE u.id = dead.id;
         SELECT q.bytes + s.bytes, purser_quota_promised(id_of, upload) INTO used, others
         FROM namespacequotas q CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s
@@ -285,7 +291,7 @@ BEGIN
             AND EXISTS (SELECT FROM repository_blobs l WHERE l.blob_digest = b.digest AND l.top_level_namespace_id = id_of);
         IF needed <= known AND (others <= most - used OR NOT EXISTS (
             SELECT FROM uploads u
-            WHERE u.namespace_id = id_of AND u.id <> upload AND u.expected > 0 AND u.promised_until IS NOT NULL))
+            WHERE u.namespace_id = id_of AND u.id <> upload AND u.expected > u.size AND u.promised_until IS NOT NULL))
         THEN
             UPDATE uploads u SET expected = known, promised_until = now() + lease, namespace_id = id_of WHERE u.id = upload;
             RETURN -known;

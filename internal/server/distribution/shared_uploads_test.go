@@ -1,6 +1,7 @@
 package distribution_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -134,4 +135,104 @@ func TestUploadsAheadOfALimit(t *testing.T) {
 	if n := one.openRows(t, "ann"); n != started {
 		t.Errorf("%d rows after the replicas were stopped, want %d", n, started)
 	}
+}
+
+// aheadOf starts uploads of an account until the registry has made one in advance, and returns how
+// many it has started.
+func (r *registry) aheadOf(t *testing.T, account string) (started int) {
+	t.Helper()
+	for ; r.openRows(t, account) <= started; started++ {
+		r.With(servertest.As(account)).StartUpload(t, "acme/app", "")
+	}
+	return started
+}
+
+// interrupt breaks the connection by which the registry hears of changes, so that it gives up the
+// uploads that it has made in advance.
+func (r *registry) interrupt(t *testing.T) {
+	t.Helper()
+	before := r.Catalog.Interruptions()
+	if _, err := r.DB.Pool.Exec(t.Context(), `
+		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE application_name = 'purser listener' AND datname = current_database()`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the interruption is noticed", func() bool { return r.Catalog.Interruptions() > before })
+}
+
+// closed closes the registry, which deletes the unused uploads, and checks how many are left.
+func (r *registry) closed(t *testing.T, account string, want int) {
+	t.Helper()
+	if err := r.Distribution.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.openRows(t, account); n != want {
+		t.Errorf("%d rows of open uploads, want those of the %d uploads that were started", n, want)
+	}
+}
+
+// TestUploadsAheadOfAFailure: the start of an upload also deletes the rows of uploads that were given
+// up. If it fails, they are still there, and are deleted later: they count for the limit.
+func TestUploadsAheadOfAFailure(t *testing.T) {
+	t.Parallel()
+	r := setup(t, withUploadLimit(200))
+	r.AddAccount(t, "ann", true)
+	started := r.aheadOf(t, "ann")
+	r.interrupt(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := r.DB.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("ALTER TABLE uploads ADD CONSTRAINT broken CHECK (id IS NULL) NOT VALID")
+	r.With(servertest.As("ann")).Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").WantStatus(t, http.StatusInternalServerError)
+	exec("ALTER TABLE uploads DROP CONSTRAINT broken")
+	r.closed(t, "ann", started)
+}
+
+// TestUploadsAheadOfAnInterruption: the connection to the database is interrupted while uploads are
+// made in advance. The registry gives them to nobody, and deletes their rows.
+func TestUploadsAheadOfAnInterruption(t *testing.T) {
+	t.Parallel()
+	r := setup(t, withUploadLimit(200))
+	r.AddAccount(t, "ann", true)
+	ann := r.With(servertest.As("ann"))
+	ann.StartUpload(t, "acme/app", "") // the next start makes two
+	lock, err := r.DB.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may be over
+	if _, err := lock.Exec(t.Context(), "SELECT pg_advisory_xact_lock(1886745446, hashtext('ann'))"); err != nil {
+		t.Fatal(err)
+	}
+	status := make(chan int, 1)
+	go func() {
+		a, err := ann.Try(t.Context(), "POST", "/v2/acme/app/blobs/uploads/", nil)
+		if err != nil {
+			status <- 0
+			return
+		}
+		status <- a.StatusCode
+	}()
+	pid := lock.Conn().PgConn().PID()
+	eventually(t, "the start waits", func() (waits bool) {
+		if err := r.DB.Pool.QueryRow(t.Context(), `
+			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))`, int32(pid)).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	r.interrupt(t)
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-status; got != http.StatusAccepted {
+		t.Errorf("the start that waited: status %d", got)
+	}
+	if n := r.openRows(t, "ann"); n != 3 {
+		t.Errorf("%d rows of uploads, want two that were started and one that was made in advance", n)
+	}
+	r.closed(t, "ann", 2)
 }

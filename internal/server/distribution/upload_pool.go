@@ -130,7 +130,7 @@ func (m *uploads) start(ctx context.Context, by uploader) (catalog.Upload, error
 
 // make inserts the rows of uploads into the database, returns one of the uploads, and keeps the
 // others for the uploader. The same transaction deletes rows of uploads that no client got in
-// time.
+// time, also if a limit is reached. If the transaction fails, a later one deletes them.
 func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload, error) {
 	m.mu.Lock()
 	expired := m.expired
@@ -144,15 +144,20 @@ func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload,
 	if full, ok := errors.AsType[*catalog.UploadLimitError](err); ok {
 		return catalog.Upload{}, m.limits.refuse(full.Limit, by)
 	}
-	if err != nil {
-		return catalog.Upload{}, err
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		m.expired = append(m.expired, expired...)
+		return catalog.Upload{}, err
+	}
 	m.giveUpAfterInterruption()
 	p := m.pool(by)
-	if m.interruptions == interruptions {
-		p.list = append(p.list, list[1:]...)
+	for _, u := range list[1:] {
+		if m.interruptions == interruptions {
+			p.list = append(p.list, u)
+		} else {
+			m.expired = append(m.expired, u.ID)
+		}
 	}
 	p.next = min(2*n, uploadsAhead)
 	return list[0], nil
