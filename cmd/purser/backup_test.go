@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -232,4 +235,115 @@ func TestRestoredStatistics(t *testing.T) {
 	if code != 0 {
 		t.Errorf("pulls status: %d %s %s", code, stdout, stderr)
 	}
+}
+
+// The volume with the backups isn't mounted, the newest backup is damaged, or all are lost. Backups and
+// verifications say so, and the doctor knows it until all is well again.
+func TestBackupPlaceIsAway(t *testing.T) {
+	t.Parallel()
+	target := filepath.Join(t.TempDir(), "backup")
+	settings := onStore(t, dbtest.DSN(t), t.TempDir())
+	s := start(t, servetest.Config(t, settings...))
+	pushImage(t, s, "v1", "content")
+	run := func(want int, text string, args ...string) {
+		t.Helper()
+		if code, stdout, stderr := purser(t, settings, args...); code != want || !strings.Contains(stdout+stderr, text) {
+			t.Fatalf("purser %v: %d, want %d and %q\n%s%s", args, code, want, text, stdout, stderr)
+		}
+	}
+	doctor := func(problem string) { // "": none
+		t.Helper()
+		code, stdout, stderr := purser(t, settings, "doctor")
+		if found := strings.Contains(stdout, "backups in "+target+": the newest one isn't whole"); found != (problem != "") || !strings.Contains(stdout, problem) {
+			t.Errorf("doctor: %d, want %q\n%s%s", code, problem, stdout, stderr)
+		}
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(0, "is complete", "backup", target)
+	rename(target, target+".away")
+	run(3, "Is its volume mounted?", "backup", target)
+	doctor("the newest backup isn't there")
+	run(3, "--new-place", "backup", "verify", target)
+	doctor("the newest backup isn't there")
+	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the place was made: %v", err)
+	}
+	rename(target+".away", target)
+	run(0, "weren't read", "backup", "verify", target)
+	doctor("")
+
+	manifests, err := filepath.Glob(filepath.Join(target, "backups/*/manifest.json"))
+	if err != nil || len(manifests) != 1 {
+		t.Fatalf("%v, %v", manifests, err)
+	}
+	whole, err := os.ReadFile(manifests[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{strings.Replace(string(whole), "20", "21", 1), string(whole)} {
+		if err := os.WriteFile(manifests[0], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, problem := 0, ""
+		if text != string(whole) {
+			code, problem = 1, "doesn't have the bytes that were written"
+		}
+		run(code, problem, "backup", "verify", target)
+		doctor(problem)
+	}
+
+	if err := os.RemoveAll(target); err != nil {
+		t.Fatal(err)
+	}
+	run(3, "Is its volume mounted?", "backup", target)
+	run(0, "is complete", "backup", "--new-place", target)
+	run(1, "leave --new-place out", "backup", "--new-place", target)
+	run(0, "is complete", "backup", "--keep", "1", target)
+	doctor("")
+}
+
+// The store loses a blob, and a check marks it as lost. Backups with --keep don't delete the copy that an
+// earlier one has made, so that it comes back with the store, and with a restore.
+func TestBackupKeepsCopiesOfLost(t *testing.T) {
+	t.Parallel()
+	target, store := filepath.Join(t.TempDir(), "backup"), t.TempDir()
+	settings := onStore(t, dbtest.DSN(t), store)
+	s := start(t, servetest.Config(t, settings...))
+	kept, never := pushed{tag: "v1", content: "with a copy"}, pushed{tag: "v2", content: "without a copy"}
+	kept.layer, kept.manifest = pushImage(t, s, kept.tag, kept.content)
+	run := func(env []string, want int, text string, args ...string) {
+		t.Helper()
+		if code, stdout, stderr := purser(t, env, args...); code != want || !strings.Contains(stdout+stderr, text) {
+			t.Fatalf("purser %v: %d, want %d and %q\n%s%s", args, code, want, text, stdout, stderr)
+		}
+	}
+	run(settings, 0, "is complete", "backup", target)
+	never.layer, never.manifest = pushImage(t, s, never.tag, never.content)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := filepath.Glob(filepath.Join(store, "objects/*/*-*"))
+	if err != nil || len(objects) < 2 {
+		t.Fatalf("%d objects, %v", len(objects), err)
+	}
+	for _, file := range objects {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(settings, 4, never.layer.String(), "check", "--repair", "--force")
+	run(settings, 0, "Lost before: 2 blobs", "backup", "--keep", "1", target)
+	elsewhere := onStore(t, dbtest.EmptyDSN(t), t.TempDir())
+	run(elsewhere, 4, never.layer.String(), "restore", target)
+	restored := start(t, servetest.Config(t, elsewhere...))
+	wantImage(t, restored, kept, true)
+	run(settings, 4, never.layer.String(), "store", "restore", target)
+	purser(t, settings, "check", "--repair")
+	s = start(t, servetest.Config(t, settings...))
+	wantImage(t, s, kept, true)
 }

@@ -11,6 +11,7 @@
 //	backups/ID/main/TABLE.N.gz     rows of a table as text, in COPY's format
 //	backups/ID/stats/TABLE.N.gz    the same for the statistics of pulls
 //	backups/ID/objects.N.gz        key, size and digest of each object, sorted by key
+//	backups/ID/lost.N.gz           the same for blobs that are marked as lost
 //	backups/ID/manifest.json       the last file, with the hashes of all others
 //	objects/1f/1f0c…e2-0           an object, for all backups that need it
 //	objects/do/docker/…/data       an object that an import has taken over
@@ -51,6 +52,10 @@
 // that no manifest names, no backup relies on them. If a copy of the registry, which has the
 // same identity, uses the same target in spite of that, Prune sees that its backup has begun,
 // and deletes no objects.
+//
+// Lost blobs. A blob whose object the store has lost has no object to copy, but earlier backups may
+// have copied it. The backup lists such blobs apart, so that Prune keeps these copies for as long as
+// the registry has the blob's row, and a restore takes them and lets the blob be found again.
 //
 // Statistics in another database. Their snapshot begins before that of the metadata. The audit
 // log, which has the pulls, is part of the metadata. So the log in the backup has every pull
@@ -97,6 +102,8 @@
 //
 // The age of backups is in the registry's database (standing.go), and not read from the place of
 // the backups: a server needs no access to them, and no replica lists a bucket to export a metric.
+// By it a backup also recognises the empty directory in which a volume isn't mounted: it would become
+// a new place with one backup, while those of the last weeks are away and nobody is told.
 package backup
 
 import (
@@ -133,6 +140,9 @@ type Options struct {
 	// Deep reads the copies of objects that the target has, compares them with their digests, and
 	// copies those again that are damaged.
 	Deep bool
+	// NewPlace allows a target that doesn't have the backups which the database knows there, because
+	// they are lost.
+	NewPlace bool
 	// Parallel is how many objects are copied at the same time. Default 4.
 	Parallel int
 	// Progress is called after each step, from one goroutine at a time. May be nil.
@@ -163,7 +173,8 @@ type Result struct {
 	Pruned Pruned
 }
 
-// Run writes a backup. It returns gc.ErrPausing if another backup of the registry runs.
+// Run writes a backup. It returns gc.ErrPausing if another backup of the registry runs, and ErrNotThere
+// if the target isn't what the database knows, unless NewPlace is set.
 func Run(ctx context.Context, o Options) (Result, error) {
 	o.Stats = cmp.Or(o.Stats, o.Main)
 	o.Blobs = cmp.Or(o.Blobs, Reference)
@@ -195,6 +206,9 @@ func (b *run) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	defer gc.ResumeSweeps(ctx, conn)
+	if err := b.requirePlace(ctx, conn); err != nil {
+		return Result{}, err
+	}
 	if err := prepareTarget(ctx, b.Target, b.Identity); err != nil {
 		return Result{}, err
 	}
@@ -221,6 +235,23 @@ func (b *run) run(ctx context.Context) (Result, error) {
 		}
 	}
 	return out, nil
+}
+
+// requirePlace verifies that the target is the place that the database knows. NewPlace is refused where
+// it isn't needed, so that nobody sets it always.
+func (b *run) requirePlace(ctx context.Context, conn *pgx.Conn) error {
+	id, err := Recorded(ctx, conn, b.Target.Place())
+	if err != nil || id == "" {
+		return err
+	}
+	err = RequireThere(ctx, b.Target, id)
+	switch {
+	case b.NewPlace && err == nil:
+		return fmt.Errorf("%s has the backups that the registry's database knows there: leave --new-place out", b.Target.Place())
+	case b.NewPlace && errors.Is(err, ErrNotThere):
+		return nil
+	}
+	return err
 }
 
 // database writes the database's part of the backup.
@@ -336,22 +367,31 @@ func (b *run) dump(ctx context.Context, d dumper, conn *pgx.Conn, name string, h
 	return p, nil
 }
 
-// listObjects writes the list of the snapshot's objects.
-func (b *run) listObjects(ctx context.Context, tx pgx.Tx) error {
-	m := &b.m.Blobs
-	m.Which = b.Blobs
-	w := newChunkWriter(ctx, b.Target, b.m.dir(), "objects", func(_, bytes int64) { b.told.rows(0, bytes) })
+// listObjects writes the lists of the snapshot's objects.
+func (b *run) listObjects(ctx context.Context, tx pgx.Tx) (err error) {
+	if b.m.Blobs, err = b.list(ctx, tx, "objects", "lost_at IS NULL"); err != nil {
+		return err
+	}
+	lost, err := b.list(ctx, tx, "lost", "lost_at IS NOT NULL")
+	if lost.Count > 0 {
+		b.m.Lost, b.m.Format = lost, formatLost
+	}
+	return err
+}
+
+// list writes a list of the objects of those blobs for which an SQL condition holds.
+func (b *run) list(ctx context.Context, tx pgx.Tx, name, condition string) (Objects, error) {
+	w := newChunkWriter(ctx, b.Target, b.m.dir(), name, func(_, bytes int64) { b.told.rows(0, bytes) })
 	sum := &sumWriter{w: w}
 	_, err := tx.Conn().PgConn().CopyTo(ctx, sum, `COPY (
-		SELECT storage_key, size, encode(digest, 'hex') FROM blobs WHERE lost_at IS NULL ORDER BY storage_key COLLATE "C", digest) TO STDOUT`)
+		SELECT storage_key, size, encode(digest, 'hex') FROM blobs WHERE `+condition+` ORDER BY storage_key COLLATE "C", digest) TO STDOUT`)
 	if err == nil {
 		err = w.flush()
 	}
 	if err != nil {
-		return fmt.Errorf("listing the objects: %w", err)
+		return Objects{}, fmt.Errorf("listing the objects: %w", err)
 	}
-	m.Files, m.Count, m.Bytes = w.files, w.lines, sum.bytes
-	return nil
+	return Objects{Which: b.Blobs, Count: w.lines, Bytes: sum.bytes, Files: w.files}, nil
 }
 
 // sumWriter adds up the sizes in the lines of a list of objects. PostgreSQL sends whole lines.

@@ -102,6 +102,17 @@ func (r *registry) collect(d oci.Digest) {
 		INSERT INTO gc_doomed_objects (storage_key, size) SELECT storage_key, size FROM d`, d.Bytes())
 }
 
+// loses deletes the objects of blobs from the store, and marks the blobs as lost, as a check does.
+func (r *registry) loses(digests ...oci.Digest) {
+	r.t.Helper()
+	for _, d := range digests {
+		if err := r.store.Delete(r.t.Context(), []string{r.key(d)}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.Exec(r.t, "UPDATE blobs SET lost_at = now() - interval '1 hour' WHERE digest = $1", d.Bytes())
+	}
+}
+
 func find(t *testing.T, target Target, id string) *Manifest {
 	t.Helper()
 	m, err := Find(t.Context(), target, id)

@@ -25,8 +25,13 @@ const (
 	manifestName = "manifest.json"
 )
 
-// format is the version of the layout and of the manifest.
-const format = 1
+const (
+	// format is the version of the layout and of the manifest.
+	format = 1
+	// formatLost is that of a backup with a list of lost blobs. A version of Purser that doesn't know
+	// this list would delete their copies, and so refuses the backup, and deletes no objects.
+	formatLost = 2
+)
 
 // idLayout is the format of a backup's id: the time at which it began.
 const idLayout = "20060102T150405.000Z"
@@ -55,6 +60,9 @@ type Manifest struct {
 	Main     Part        `json:"main"`
 	Stats    Part        `json:"stats"`
 	Blobs    Objects     `json:"blobs"`
+	// Lost are the objects of the blobs that were marked as lost, if there were any. A backup doesn't
+	// copy them, but earlier backups may have done so while the store had them.
+	Lost Objects `json:"lost,omitzero"`
 }
 
 // Part is a part of the database: the metadata or the statistics of pulls.
@@ -139,12 +147,19 @@ func (m *Manifest) files() func(yield func(File) bool) {
 				}
 			}
 		}
-		for _, f := range m.Blobs.Files {
+		for _, f := range slices.Concat(m.Blobs.Files, m.Lost.Files) {
 			if !yield(f) {
 				return
 			}
 		}
 	}
+}
+
+// ofLost returns the manifest as if the backup had only the blobs that were marked as lost.
+func (m *Manifest) ofLost() *Manifest {
+	lost := *m
+	lost.Blobs = m.Lost
+	return &lost
 }
 
 func (m *Manifest) dir() string { return backupsDir + m.ID + "/" }
@@ -187,9 +202,9 @@ func readManifest(ctx context.Context, t Target, id string) (*Manifest, error) {
 	if err := dec.Decode(m); err != nil {
 		return nil, fmt.Errorf("%w: reading the manifest of backup %s: %w", ErrDamaged, id, err)
 	}
-	if m.Format != format {
-		return nil, fmt.Errorf("backup %s has format %d, and this version of Purser reads format %d: use the version that wrote it (%s) or a newer one",
-			id, m.Format, format, m.Purser)
+	if m.Format != format && m.Format != formatLost {
+		return nil, fmt.Errorf("backup %s has format %d, and this version of Purser reads formats up to %d: use the version that wrote it (%s) or a newer one",
+			id, m.Format, formatLost, m.Purser)
 	}
 	if m.ID != id {
 		return nil, fmt.Errorf("%w: the manifest of backup %s is that of backup %s", ErrDamaged, id, m.ID)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 func TestGroup(t *testing.T) {
@@ -98,6 +99,7 @@ func TestPruneOfForeignKeys(t *testing.T) {
 				target = backwards{target}
 			}
 			var keys []string
+			var digests []oci.Digest
 			for i, dir := range []string{"de/", "de/ad/", "dead/beef/", "deadbeef/", "debian/", "team-x/", "team/", "team/app/", "0/", "zz/", ""} {
 				for j := range 3 {
 					tag, content := fmt.Sprintf("v%d-%d", i, j), fmt.Sprint("content ", i, j)
@@ -117,7 +119,7 @@ func TestPruneOfForeignKeys(t *testing.T) {
 						t.Fatal(err)
 					}
 					r.Exec(t, "UPDATE blobs SET storage_key = $1 WHERE storage_key = $2", key, was.Key)
-					keys = append(keys, key)
+					keys, digests = append(keys, key), append(digests, d)
 				}
 			}
 			first := r.backup(target)
@@ -127,7 +129,7 @@ func TestPruneOfForeignKeys(t *testing.T) {
 			var want []string
 			for i, key := range keys {
 				if i%3 == 1 {
-					r.Exec(t, "UPDATE blobs SET lost_at = now() WHERE storage_key = $1", key)
+					r.collect(digests[i])
 				} else {
 					want = append(want, object{key: key}.file())
 				}

@@ -66,7 +66,7 @@ func remove(ctx context.Context, t Target, e Entry) error {
 // deletedAtOnce is how many files pruneObjects deletes by one call.
 const deletedAtOnce = 1000
 
-// pruneObjects deletes the objects that none of the backups in `kept` has in its list. A target
+// pruneObjects deletes the objects that none of the backups in `kept` has in its lists. A target
 // usually lists its files in the order of their keys, which the lists have too, so it reads each once,
 // and keeps no names in memory. Where the order differs, the lists are read again from their beginning.
 func pruneObjects(ctx context.Context, t Target, kept []*Manifest, done *Pruned) error {
@@ -118,7 +118,7 @@ func (k *keptLists) have(ctx context.Context, key string) (found bool, err error
 	if k.lists == nil || key <= k.last {
 		k.close()
 		for _, m := range k.kept {
-			k.lists = append(k.lists, openObjects(ctx, k.target, m))
+			k.lists = append(k.lists, openObjects(ctx, k.target, m), openObjects(ctx, k.target, m.ofLost()))
 		}
 	}
 	k.last = key

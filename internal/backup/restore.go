@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/webhook"
@@ -38,8 +39,8 @@ type RestoreOptions struct {
 	// From is another identity that the store may have with Keep. It is taken away from the
 	// database that has it.
 	From string
-	// Strict refuses a backup that lacks objects or has damaged ones. Otherwise their blobs are
-	// marked as lost.
+	// Strict refuses a backup that lacks objects or has damaged ones, those of blobs that were lost
+	// before the backup included. Otherwise their blobs are marked as lost.
 	Strict bool
 	// Force restores although the backup lacks more than half of its objects or, with Keep,
 	// although a store without identity does, or its identity is damaged.
@@ -74,7 +75,8 @@ type Restored struct {
 	Rows     int64  `json:"rows"`
 	Objects  int64  `json:"objects"` // that were copied, in this run
 	// Lost counts the blobs that are marked as lost now, because the backup lacks their objects
-	// or has other bytes.
+	// or has other bytes. It includes those that were lost before the backup, unless the place has
+	// copies of them. With Keep it is 0.
 	Lost int64 `json:"lost"`
 	// FirstLost has up to 100 of them.
 	FirstLost []LostBlob `json:"first_lost,omitempty"`
@@ -100,7 +102,22 @@ type note struct {
 	Loaded   bool   `json:"loaded"` // the rows are there
 	// From is the identity that the store had when the restore began; "" is none.
 	From string `json:"from,omitempty"`
-	Lost int64  `json:"lost,omitempty"` // blobs that were marked as lost; known once the rows are there
+	Lost int64  `json:"lost,omitempty"` // see Restored.Lost; known once the rows are there
+	// Keep and NewIdentity are the options by which the restore began. They are nil in the note of an
+	// earlier version.
+	Keep        *bool `json:"keep,omitempty"`
+	NewIdentity *bool `json:"new_identity,omitempty"`
+}
+
+// flags names the flags by which the restore began, as far as it goes on only with the same.
+func (n note) flags() string {
+	switch {
+	case *n.Keep:
+		return "with --keep-store"
+	case *n.NewIdentity:
+		return "with --new-identity"
+	}
+	return "without --keep-store and --new-identity"
 }
 
 // parseNote is the opposite of String.
@@ -235,12 +252,14 @@ func (r *restore) begin(ctx context.Context) error {
 			return err
 		}
 		// The rows of an interrupted transfer may be older than the source is now.
-		r.note = note{Backup: r.m.ID, Identity: r.m.Store}
+		r.note = r.newNote()
 		if err := db.MarkRestoring(ctx, r.conn, r.note.String()); err != nil {
 			return err
 		}
 	} else if r.note, err = parseNote(old); err != nil || r.note.Backup != r.m.ID {
 		return fmt.Errorf("a restore of backup %s into this database was interrupted: go on with that one, or use another, empty database", r.note.Backup)
+	} else if err := r.requireSame(); err != nil {
+		return err
 	} else if err := r.inspect(ctx, true); err != nil {
 		return err
 	}
@@ -253,7 +272,31 @@ func (r *restore) begin(ctx context.Context) error {
 		return fmt.Errorf("the blob store at %s has the identity %s, and not %s: it isn't the one into which the restore began, or the backup's",
 			r.Place, cmp.Or(there, "(none)"), r.note.Identity)
 	}
+	if old != "" && r.Keep && there != r.note.Identity {
+		return r.requireFit(ctx)
+	}
 	return nil
+}
+
+// newNote is the note of a restore that begins.
+func (r *restore) newNote() note {
+	return note{Backup: r.m.ID, Identity: r.m.Store, Keep: new(r.Keep), NewIdentity: new(r.NewIdentity)}
+}
+
+// requireSame verifies that a restore goes on as it began. Otherwise it would take a store that it has
+// filled in part for the registry's, or what it has found in the registry's store for its own copies. A
+// note of an earlier version doesn't say how the restore began, but its identity is the backup's unless
+// a new one was asked for.
+func (r *restore) requireSame() error {
+	if r.note.Keep == nil || r.note.NewIdentity == nil {
+		r.NewIdentity = r.note.Identity != r.m.Store
+		return nil
+	}
+	if r.Keep == *r.note.Keep && r.NewIdentity == *r.note.NewIdentity {
+		return nil
+	}
+	return fmt.Errorf("the restore of backup %s into this database began %s: run it again in the same way, and it goes on; "+
+		"or use another, empty database and store", r.m.ID, r.note.flags())
 }
 
 // first is the beginning of a restore that wasn't begun before.
@@ -271,8 +314,9 @@ func (r *restore) first(ctx context.Context) error {
 	if err := db.MigrateTo(ctx, r.Main, r.m.Schema.Main, db.MigrateOptions{Partitions: r.Partitions}); err != nil {
 		return err
 	}
-	r.note.Backup, r.note.Identity = r.m.ID, r.m.Store
-	if r.NewIdentity {
+	from := r.note.From
+	r.note = r.newNote()
+	if r.note.From = from; r.NewIdentity {
 		r.note.Identity = uuid.NewString()
 	}
 	return db.MarkRestoring(ctx, r.conn, r.note.String())
@@ -313,7 +357,7 @@ func (r *restore) fill(ctx context.Context) error {
 	if err := r.reached("metadata"); err != nil {
 		return err
 	}
-	r.note.Loaded, r.note.Lost = true, r.lost.n
+	r.note.Loaded = true
 	parts := []Part{r.m.Main}
 	if r.stats == r.conn && !r.statsStay {
 		parts = append(parts, r.m.Stats)
@@ -340,6 +384,12 @@ func (r *restore) fill(ctx context.Context) error {
 		}
 		if err := r.lost.mark(ctx, tx); err != nil {
 			return err
+		}
+		if !r.Keep {
+			var err error
+			if r.note.Lost, err = countLost(ctx, tx); err != nil {
+				return err
+			}
 		}
 		if r.NewIdentity { // the backups are the other registry's
 			if _, err := tx.Exec(ctx, "DELETE FROM backups"); err != nil {
@@ -429,7 +479,8 @@ func (r *restore) finish(ctx context.Context) error {
 // beginAnew gives the pulls in the audit log transaction ids of this server, and lets webhooks
 // tell only of what happens from now on. Pulls from between the backup and now are unknown, so
 // the statistics count as complete from now on only, and no policy takes a tag for unused that
-// was used meanwhile. (After a transfer there are no such pulls.) It returns the number of pulls
+// was used meanwhile. No reporter of holds counts as live for the same reason. (After a transfer
+// there are no such pulls and reports.) It returns the number of pulls
 // that are still to be counted.
 func beginAnew(ctx context.Context, main, stats *db.DB, transfer bool, log *slog.Logger) (uncounted int64, err error) {
 	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{
@@ -443,6 +494,9 @@ func beginAnew(ctx context.Context, main, stats *db.DB, transfer bool, log *slog
 	}
 	if transfer {
 		return uncounted, webhook.BeginAnew(ctx, main)
+	}
+	if err := hold.Unreported(ctx, main); err != nil {
+		return 0, err
 	}
 	if err := pullstats.Unrecorded(ctx, stats, 0); err != nil {
 		return 0, err

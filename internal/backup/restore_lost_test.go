@@ -173,6 +173,66 @@ func TestRestoreWithoutOneObject(t *testing.T) {
 	}
 }
 
+// Blobs were marked as lost before the backup. Those whose copies an earlier backup has made come back,
+// and the others are named. A backup of an earlier version has no list of them, but has their rows.
+func TestRestoreOfLost(t *testing.T) {
+	t.Parallel()
+	r, digests, target := backedUp(t)
+	r.loses(digests[:3]...)
+	removeAll(t, r.copyOf(target, digests[1]))
+	write(t, r.copyOf(target, digests[2]), []byte("content X"))
+	r.backup(target)
+	o := restoreOptions(t, target)
+	o.Strict = true
+	if _, err := Restore(t.Context(), o); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "lacks 2 of the 4 objects") {
+		t.Errorf("strict: %v", err)
+	}
+	o.Strict = false
+	copied := int64(0)
+	for _, at := range []string{"identity", "migrate", ""} {
+		o.reached = func(step string) error {
+			if step == at {
+				return errKilled
+			}
+			return nil
+		}
+		res, err := Restore(t.Context(), o)
+		copied += res.Objects
+		if at != "" {
+			if !errors.Is(err, errKilled) {
+				t.Fatalf("killed at %s: %v", at, err)
+			}
+			continue
+		}
+		if err != nil || copied != 2 || res.Lost != 2 || len(res.FirstLost) != 2 {
+			t.Fatalf("%+v, %v, %d objects were copied", res, err, copied)
+		}
+		var named []string
+		for _, l := range res.FirstLost {
+			named = append(named, l.Digest.String())
+		}
+		if slices.Sort(named); !slices.Equal(named, sorted(digests[1:3]...)) {
+			t.Errorf("named are %v", named)
+		}
+	}
+	if lost := lostIn(t, o.Main); !slices.Equal(lost, sorted(digests[1:3]...)) {
+		t.Errorf("lost are %v", lost)
+	}
+	restored := catalogtest.Replica(t, o.Main)
+	if _, err := restored.Blob(t.Context(), "acme/app", digests[0]); err != nil {
+		t.Errorf("the blob with a copy: %v", err)
+	}
+	if wrong, err := blob.Look(t.Context(), o.Store, r.key(digests[0]), int64(len(contents[0]))); wrong != "" || err != nil {
+		t.Errorf("its object: %s, %v", wrong, err)
+	}
+
+	o = restoreOptions(t, target)
+	o.Manifest.Lost = Objects{}
+	if res, err := Restore(t.Context(), o); err != nil || res.Lost != 3 || len(res.FirstLost) != 3 || res.Objects != 1 {
+		t.Errorf("without a list of lost blobs: %+v, %v", res, err)
+	}
+}
+
 // More than half of the copies are gone, as when a volume isn't mounted. Nothing is restored then,
 // unless it is asked for.
 func TestRestoreWithoutMost(t *testing.T) {

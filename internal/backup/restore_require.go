@@ -115,7 +115,12 @@ func ownIdentity(ctx context.Context, conn *pgx.Conn) (id string, err error) {
 // out. If it has one, it may be the storage of the other registry, whose files the restored registry
 // would take for its own.
 func (r *restore) requireNoForeign(ctx context.Context) error {
-	list := openObjects(ctx, r.Target, r.m)
+	return errors.Join(r.requireNoneOf(ctx, r.m), r.requireNoneOf(ctx, r.m.ofLost()))
+}
+
+func (r *restore) requireNoneOf(ctx context.Context, m *Manifest) error {
+	list := openObjects(ctx, r.Target, m)
+	defer list.r.Close()
 	for {
 		o, err := list.peek()
 		if err != nil || o == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5"
@@ -45,8 +46,9 @@ type MissingBlob struct {
 }
 
 // RestoreStore copies into the store each object that the database names, that the store lacks or has
-// in another size, and that the target has, from whichever backup. It changes nothing in the database,
-// and looks at no bytes that the store has. A server may run. Run again, it goes on.
+// in another size, and that the target has, from whichever backup. It changes nothing in the database.
+// Of bytes that the store has, it reads those of blobs that are marked as lost alone, and copies the
+// object if they are damaged. A server may run. Run again, it goes on.
 //
 // Why nothing wrong is stored: an object is stored only if its bytes have the digest of the database's
 // blob, and an upload has another key. Why nothing is left behind: the session that reads the rows
@@ -91,7 +93,7 @@ func (r *storeRestore) run(ctx context.Context, conn *pgx.Conn) error {
 	r.told.step("copying blobs")
 	r.told.total(total)
 	for after := ""; ; {
-		page, err := readObjects(ctx, conn, after)
+		page, err := readNamed(ctx, conn, after)
 		if err != nil || len(page) == 0 {
 			return err
 		}
@@ -107,14 +109,20 @@ func (r *storeRestore) run(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// readObjects returns the objects of the first blobs with keys after `after`.
-func readObjects(ctx context.Context, conn *pgx.Conn, after string) ([]object, error) {
-	rows, err := conn.Query(ctx, "SELECT storage_key, size, digest FROM blobs WHERE storage_key > $1 ORDER BY storage_key LIMIT $2", after, storePage)
+// named is the object of a blob of the database.
+type named struct {
+	object
+	lost bool // the blob is marked as lost
+}
+
+// readNamed returns the objects of the first blobs with keys after `after`.
+func readNamed(ctx context.Context, conn *pgx.Conn, after string) ([]named, error) {
+	rows, err := conn.Query(ctx, "SELECT storage_key, size, digest, lost_at IS NOT NULL FROM blobs WHERE storage_key > $1 ORDER BY storage_key LIMIT $2", after, storePage)
 	if err != nil {
 		return nil, fmt.Errorf("reading the database's blobs: %w", err)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o object, err error) {
-		if err = row.Scan(&o.key, &o.size, &o.digest); err == nil && (len(o.key) < 3 || newHash(o.digest) == nil) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o named, err error) {
+		if err = row.Scan(&o.key, &o.size, &o.digest, &o.lost); err == nil && (len(o.key) < 3 || newHash(o.digest) == nil) {
 			err = fmt.Errorf("a blob of the database has the object %q and the digest %x, which can't be", o.key, o.digest)
 		}
 		return o, err
@@ -122,14 +130,14 @@ func readObjects(ctx context.Context, conn *pgx.Conn, after string) ([]object, e
 }
 
 // object copies an object, unless the store has it.
-func (r *storeRestore) object(ctx context.Context, o object) error {
-	wrong, err := blob.Look(ctx, r.Store, o.key, o.size)
+func (r *storeRestore) object(ctx context.Context, o named) error {
+	whole, err := r.has(ctx, o)
 	if err != nil {
 		return err
 	}
-	if wrong != "" {
-		if err = r.copy(ctx, o); errors.Is(err, errUnusable) {
-			return r.missing(ctx, o, err)
+	if !whole {
+		if err = r.copy(ctx, o.object); errors.Is(err, errUnusable) {
+			return r.missing(ctx, o.object, err)
 		}
 		if err != nil {
 			return fmt.Errorf("copying object %s: %w", o.key, err)
@@ -138,7 +146,7 @@ func (r *storeRestore) object(ctx context.Context, o object) error {
 	r.told.change(func(p *Progress) {
 		p.Objects++
 		r.out.Blobs++
-		if wrong == "" {
+		if whole {
 			r.out.There++
 			return
 		}
@@ -146,6 +154,24 @@ func (r *storeRestore) object(ctx context.Context, o object) error {
 		r.out.Objects, r.out.Bytes = r.out.Objects+1, r.out.Bytes+o.size
 	})
 	return nil
+}
+
+// has says whether the store has an object whole. If the blob is marked as lost, its content may have
+// decayed, which the size doesn't show.
+func (r *storeRestore) has(ctx context.Context, o named) (bool, error) {
+	wrong, err := blob.Look(ctx, r.Store, o.key, o.size)
+	if err != nil || wrong != "" || !o.lost {
+		return err == nil && wrong == "", err
+	}
+	from, err := r.Store.Open(ctx, o.key, 0, -1)
+	if err == nil {
+		_, err = io.Copy(io.Discard, newVerifier(o.object, from))
+		err = errors.Join(err, from.Close())
+	}
+	if errors.Is(err, errUnusable) || errors.Is(err, blob.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // copy copies an object into the store. It returns errUnusable if the target lacks it or has other bytes.

@@ -62,6 +62,29 @@ func TestRestoreStore(t *testing.T) {
 	wantObjects(t, r.dsn, whole)
 }
 
+// Content has decayed in the store, and the blobs are marked as lost. It comes back if a backup has it.
+// Nothing is copied for a blob whose object has come back whole by other means.
+func TestRestoreStoreOfDecayed(t *testing.T) {
+	t.Parallel()
+	r, digests, target := backedUp(t)
+	r.loses(digests[:3]...)
+	for i, content := range []string{"content X", "content Y", contents[2]} {
+		if err := r.store.Put(t.Context(), r.key(digests[i]), int64(len(content)), strings.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removeAll(t, r.copyOf(target, digests[1]))
+	removeAll(t, r.copyOf(target, digests[2]))
+	if got := r.restoreStore(target, r.store, 2, 1, 1); got.FirstMissing[0].Digest != digests[1] {
+		t.Errorf("missing: %+v", got.FirstMissing)
+	}
+	if lost := lostIn(t, r.dsn); len(lost) != 3 {
+		t.Errorf("lost are %v: only a check says that a blob is found", lost)
+	}
+	r.collect(digests[1])
+	wantObjects(t, r.dsn, r.store)
+}
+
 // hookedTarget calls a function before it opens a file.
 type hookedTarget struct {
 	Target

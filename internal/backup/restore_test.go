@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +69,104 @@ func TestKilledRestore(t *testing.T) {
 		if _, err := Restore(t.Context(), o); !errors.Is(err, ErrNotEmpty) {
 			t.Errorf("restored twice: %v", err)
 		}
+	}
+}
+
+// killedRestore kills a restore before a step.
+func killedRestore(t *testing.T, o RestoreOptions, at string) {
+	t.Helper()
+	o.reached = func(step string) error {
+		if step == at {
+			return errKilled
+		}
+		return nil
+	}
+	if _, err := Restore(t.Context(), o); !errors.Is(err, errKilled) {
+		t.Fatalf("killed at %s: %v", at, err)
+	}
+}
+
+// forgetFlags makes the note of a restore that was interrupted one of an earlier version.
+func forgetFlags(t *testing.T, dsn string) {
+	t.Helper()
+	tag, err := dbtest.Open(t, dsn).Pool.Exec(t.Context(), "UPDATE settings SET value = (value::jsonb - 'keep' - 'new_identity')::text WHERE name = 'restoring' AND value LIKE '%\"keep\"%'")
+	if err != nil || tag.RowsAffected() != 1 {
+		t.Fatal(tag, err)
+	}
+}
+
+// A restore was begun in one way and is run again in another. It must not go on so: most blobs would be
+// missing, or have two owners.
+func TestRestoreGoesOnAsItBegan(t *testing.T) {
+	t.Parallel()
+	r, digests, target := backedUp(t)
+	keeps, renames := func(o *RestoreOptions) { o.Keep = true }, func(o *RestoreOptions) { o.NewIdentity = true }
+	plain := func(*RestoreOptions) {}
+	cases := map[string]struct {
+		began, again func(o *RestoreOptions)
+		at, want     string
+	}{
+		"objects, then the store is kept":         {plain, keeps, "identity", "without --keep-store"},
+		"an identity, then the store is kept":     {plain, keeps, "rows", "without --keep-store"},
+		"a new identity, then the store is kept":  {renames, keeps, "rows", "with --new-identity"},
+		"the store is kept, then copies are made": {keeps, plain, "rows", "with --keep-store"},
+		"a new identity, then the old one":        {renames, plain, "objects", "with --new-identity"},
+		"the old identity, then a new one":        {plain, renames, "migrate", "without --keep-store and --new-identity"},
+	}
+	for _, name := range testscale.Pick([]string{"objects, then the store is kept", "the store is kept, then copies are made", "the old identity, then a new one"}, slices.Sorted(maps.Keys(cases))) {
+		c, o := cases[name], restoreOptions(t, target)
+		c.began(&o)
+		if o.Keep {
+			o.Store = r.store
+		}
+		killedRestore(t, o, c.at)
+		other := o
+		other.Keep, other.NewIdentity = false, false
+		c.again(&other)
+		if _, err := Restore(t.Context(), other); err == nil || !strings.Contains(err.Error(), "began "+c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		res, err := Restore(t.Context(), o)
+		if err != nil || res.Lost != 0 || (res.Identity != r.id) != o.NewIdentity {
+			t.Errorf("%s, and then as before: %+v, %v", name, res, err)
+		}
+		wantObjects(t, o.Main, o.Store)
+	}
+
+	// The note of an earlier version doesn't say how the restore began. It goes on in any way that works,
+	// and a store that has too little isn't kept.
+	o := restoreOptions(t, target)
+	o.Parallel = 1
+	copied := 0
+	o.reached = func(step string) error {
+		if step == "object" {
+			if copied++; copied > 1 {
+				return errKilled
+			}
+		}
+		return nil
+	}
+	if _, err := Restore(t.Context(), o); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	o.reached = nil
+	forgetFlags(t, o.Main)
+	o.Keep = true
+	if _, err := Restore(t.Context(), o); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("of %d objects of the backup, drawn at random, it has 1", len(digests))) {
+		t.Errorf("an old note, and a store with one object is kept: %v", err)
+	}
+	o.Keep = false
+	if res, err := Restore(t.Context(), o); err != nil || res.Objects != 3 {
+		t.Errorf("an old note: %+v, %v", res, err)
+	}
+	wantObjects(t, o.Main, o.Store)
+	o = restoreOptions(t, target)
+	o.NewIdentity = true
+	killedRestore(t, o, "rows")
+	forgetFlags(t, o.Main)
+	o.NewIdentity = false
+	if res, err := Restore(t.Context(), o); err != nil || res.Identity == r.id {
+		t.Errorf("an old note with a new identity: %+v, %v", res, err)
 	}
 }
 
@@ -275,5 +374,23 @@ func TestRestoreOfImported(t *testing.T) {
 	restored := catalogtest.Replica(t, o.Main)
 	if list, waiting, _, err := restored.Imports(t.Context()); err != nil || len(list) != 1 || list[0].Finished.IsZero() || waiting != 0 {
 		t.Errorf("the imports in a new store: %+v, %d objects wait, %v", list, waiting, err)
+	}
+
+	// The restore onto the registry's own store is interrupted. If it went on as one into a new store, the
+	// other registry's files would be Purser's.
+	o = restoreOptions(t, target)
+	o.Store, o.Keep = r.store, true
+	killedRestore(t, o, "rows")
+	o.Keep = false
+	if _, err := Restore(t.Context(), o); err == nil || !strings.Contains(err.Error(), "began with --keep-store") {
+		t.Errorf("the store isn't kept any more: %v", err)
+	}
+	o.Keep = true
+	if _, err := Restore(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	restored = catalogtest.Replica(t, o.Main)
+	if list, waiting, _, err := restored.Imports(t.Context()); err != nil || len(list) != 1 || !list[0].Finished.IsZero() || waiting != 1 {
+		t.Errorf("the imports in the old store: %+v, %d objects wait, %v", list, waiting, err)
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -59,10 +61,10 @@ func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep b
 		problem = fmt.Sprintf("it lacks %d of %d objects, which the store has lost", n, m.Blobs.Count)
 	}
 	_, err := q.Exec(ctx, `
-		INSERT INTO backups AS b (place, backup, snapshot_at, problem) VALUES ($1, $2, $3, $4)
+		INSERT INTO backups AS b (place, backup, snapshot_at, problem, problem_deep) VALUES ($1, $2, $3, $4::text, $5::boolean AND $4 <> '')
 		ON CONFLICT (place) DO UPDATE SET backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
 			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
-			problem_deep = b.problem_deep AND NOT $5
+			problem_deep = CASE WHEN EXCLUDED.problem = '' THEN b.problem_deep AND NOT $5 ELSE b.problem_deep OR $5 END
 		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, deep)
 	if err == nil {
 		_, err = q.Exec(ctx, "DELETE FROM backups WHERE snapshot_at < $1::timestamptz - interval '1 year'", m.Snapshot)
@@ -76,6 +78,61 @@ func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep b
 // ErrNotRecorded says that a verification wasn't noted, since the database is of another registry or
 // knows a newer backup at the place.
 var ErrNotRecorded = errors.New("the configured database is of another registry, or knows a newer backup at this place")
+
+// ErrNotThere says that a place doesn't have the backup which the registry's database knows there.
+var ErrNotThere = errors.New("the newest backup isn't there")
+
+// Recorded returns the ID of the newest complete backup that a registry's database knows at a place, or ""
+// if it knows none.
+func Recorded(ctx context.Context, q db.Querier, place string) (id string, err error) {
+	there, err := db.Exists(ctx, q, "backups")
+	if err != nil || !there {
+		return "", err
+	}
+	if err := q.QueryRow(ctx, "SELECT COALESCE((SELECT backup FROM backups WHERE place = $1), '')", place).Scan(&id); err != nil {
+		return "", fmt.Errorf("reading what is known of the backups in %s: %w", place, err)
+	}
+	return id, nil
+}
+
+// RequireThere returns ErrNotThere unless a target has the backup `id`, which a registry's database knows
+// there, or a newer complete one: a restored database knows backups that may have been deleted since.
+// Otherwise it may be the empty directory in which a volume isn't mounted.
+func RequireThere(ctx context.Context, t Target, id string) error {
+	r, err := t.Open(ctx, backupsDir+id+"/"+manifestName)
+	if err == nil {
+		return r.Close()
+	}
+	if !errors.Is(err, blob.ErrNotFound) {
+		return err
+	}
+	for f, err := range t.Files(ctx, backupsDir) {
+		if err != nil {
+			return err
+		}
+		other, name, _ := strings.Cut(strings.TrimPrefix(f.Key, backupsDir), "/")
+		if _, err := time.Parse(idLayout, other); err == nil && name == manifestName && other > id {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the registry's database knows backup %s in %s, which has neither this backup nor a newer one. Is its volume mounted? "+
+		"If the backups there are lost, \"purser backup --new-place\" begins anew there", ErrNotThere, id, t.Place())
+}
+
+// RecordProblem notes in the registry's database that the backup `id`, the newest one that it knows at a
+// place, can't be read or isn't there. It returns ErrNotRecorded if the newest one is another.
+func RecordProblem(ctx context.Context, q db.Querier, place, id string, found error) error {
+	// What a reading of all copies has found stays until somebody reads them again.
+	tag, err := q.Exec(ctx, "UPDATE backups SET problem = CASE WHEN problem_deep THEN problem ELSE $3 END WHERE place = $1 AND backup = $2",
+		place, id, found.Error())
+	if err != nil {
+		return fmt.Errorf("noting what is wrong with the backup: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrNotRecorded
+	}
+	return nil
+}
 
 // RecordVerification notes in the registry's database what Verify has returned for a backup at a place.
 // The time of the verification counts only if all bytes that the backup has were read, since damage isn't

@@ -2,6 +2,8 @@ package backup
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,6 +72,25 @@ func TestStandings(t *testing.T) {
 			return verify(find(t, target, ""), false)
 		}, true},
 		{"the next backup brings it back", func() error { record(r.backup(target).Manifest, false); return nil }, false},
+		{"a copy is damaged once more", func() error {
+			write(t, r.copyOf(target, digests[0]), []byte("content X"))
+			return verify(find(t, target, ""), true)
+		}, true},
+		{"a deep backup can't make it again", func() error {
+			if err := r.store.Delete(t.Context(), []string{r.key(digests[0])}); err != nil {
+				return err
+			}
+			record(r.backup(target, func(o *Options) { o.Deep = true }).Manifest, true)
+			return nil
+		}, true},
+		{"an ordinary backup doesn't say that it is gone then either", func() error { record(r.backup(target).Manifest, false); return nil }, true},
+		{"a deep backup of the whole store does", func() error {
+			if err := r.store.Put(t.Context(), r.key(digests[0]), int64(len(contents[0])), strings.NewReader(contents[0])); err != nil {
+				return err
+			}
+			record(r.backup(target, func(o *Options) { o.Deep = true }).Manifest, true)
+			return nil
+		}, false},
 		{"the store has lost it", func() error {
 			removeAll(t, r.copyOf(target, digests[0]))
 			if err := r.store.Delete(t.Context(), []string{r.key(digests[0])}); err != nil {
@@ -114,6 +135,21 @@ func TestStandings(t *testing.T) {
 	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM backups WHERE place = 'by reference'"); err != nil {
 		t.Fatal(err)
 	}
+	// What the first backup of a place has found by reading all copies stays as well.
+	lacking, whole := *m, *m
+	lacking.Blobs.Missing, whole.Blobs.Missing = 1, 0
+	for _, b := range []*Manifest{&lacking, &whole} {
+		if err := Record(t.Context(), r.DB.Pool, "another", b, b == &lacking); err != nil {
+			t.Fatal(err)
+		}
+		list, err := Standings(t.Context(), r.DB.Pool)
+		if i := slices.IndexFunc(list, func(s Standing) bool { return s.Place == "another" }); err != nil || i < 0 || list[i].Problem == "" {
+			t.Errorf("after a deep backup that lacks an object: %+v, %v", list, err)
+		}
+	}
+	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM backups WHERE place = 'another'"); err != nil {
+		t.Fatal(err)
+	}
 	other := *m
 	other.Store = "0d6cf7a3-5f5c-4c62-9a2e-3c1c0a4e1d11"
 	if err := RecordVerification(t.Context(), r.DB.Pool, "elsewhere", &other, Verification{}, nil); !errors.Is(err, ErrNotRecorded) {
@@ -131,6 +167,147 @@ func TestStandings(t *testing.T) {
 		record(b, false)
 		if s := standing(); s.Backup != b.ID || s.Place != place {
 			t.Errorf("after a backup of the future: %+v, want %s", s, b.ID)
+		}
+	}
+}
+
+// The volume with the backups isn't mounted, so that the place is empty or has old backups alone. No backup
+// begins a new place there, unless the operator says that the backups are lost.
+func TestPlaceIsAway(t *testing.T) {
+	t.Parallel()
+	r, _, target := backedUp(t)
+	place := target.Place()
+	first, newest := find(t, target, ""), r.backup(target).Manifest
+	if err := Record(t.Context(), r.DB.Pool, place, newest, false); err != nil {
+		t.Fatal(err)
+	}
+	run := func(newPlace bool) (*Manifest, error) {
+		t.Helper()
+		o := r.options(target)
+		o.NewPlace = newPlace
+		res, err := Run(t.Context(), o)
+		return res.Manifest, err
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(what string, files int) {
+		t.Helper()
+		if _, err := run(false); !errors.Is(err, ErrNotThere) || !strings.Contains(err.Error(), newest.ID) || !strings.Contains(err.Error(), "--new-place") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got := filesOf(t, target, ""); len(got) != files {
+			t.Errorf("%s: the place has %v", what, got)
+		}
+		if list, err := Standings(t.Context(), r.DB.Pool); err != nil || len(list) != 1 || list[0].Backup != newest.ID || !list[0].Snapshot.Equal(newest.Snapshot) {
+			t.Errorf("%s: the database knows %+v, %v", what, list, err)
+		}
+	}
+	if _, err := run(true); err == nil || !strings.Contains(err.Error(), "leave --new-place out") {
+		t.Errorf("a new place where nothing is lost: %v", err)
+	}
+	rename(place, place+".away")
+	refused("no directory", 0)
+	if err := os.Mkdir(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refused("an empty directory", 0)
+	removeAll(t, place)
+	rename(place+".away", place)
+	in := func(m *Manifest) string { return filepath.Join(place, backupsDir, m.ID) }
+	rename(in(newest), place+".newest")
+	refused("an older backup alone", len(filesOf(t, target, "")))
+	rename(place+".newest", in(newest))
+	if _, err := run(false); err != nil {
+		t.Errorf("with the volume: %v", err)
+	}
+	// A database that was restored knows an old backup, which was deleted since.
+	removeAll(t, in(first))
+	r.Exec(t, "UPDATE backups SET backup = $1, snapshot_at = $2", first.ID, first.Snapshot)
+	if _, err := run(false); err != nil {
+		t.Errorf("with newer backups than the database knows: %v", err)
+	}
+	removeAll(t, place)
+	m, err := run(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Record(t.Context(), r.DB.Pool, place, m, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(false); err != nil {
+		t.Errorf("after the first backup in a new place: %v", err)
+	}
+}
+
+// That the newest backup isn't there, or has a damaged manifest, is known until the next one that is whole.
+// It doesn't hide what a reading of all copies has found.
+func TestProblemOfTheNewest(t *testing.T) {
+	t.Parallel()
+	r, _, target := backedUp(t)
+	place, m := target.Place(), find(t, target, "")
+	problem := func() string {
+		t.Helper()
+		list, err := Standings(t.Context(), r.DB.Pool)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		return list[0].Problem
+	}
+	found := func(id string) error { return RecordProblem(t.Context(), r.DB.Pool, place, id, ErrNotThere) }
+	if err := found(m.ID); !errors.Is(err, ErrNotRecorded) {
+		t.Errorf("of a place that the database doesn't know: %v", err)
+	}
+	for range 2 {
+		if err := Record(t.Context(), r.DB.Pool, place, m, false); err != nil || problem() != "" {
+			t.Errorf("a backup: %q, %v", problem(), err)
+		}
+		if err := found("20200101T000000.000Z"); !errors.Is(err, ErrNotRecorded) || problem() != "" {
+			t.Errorf("of another backup: %q, %v", problem(), err)
+		}
+		if err := found(m.ID); err != nil || problem() != ErrNotThere.Error() {
+			t.Errorf("%q, %v", problem(), err)
+		}
+	}
+	if err := RecordVerification(t.Context(), r.DB.Pool, place, m, Verification{Objects: 4, Missing: 1, Deep: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	deep := problem()
+	if err := found(m.ID); err != nil || problem() != deep {
+		t.Errorf("%q instead of %q, %v", problem(), deep, err)
+	}
+}
+
+// A place is the one that the database knows if it has the newest known backup or a newer one, and nothing
+// less: no older one, none that is incomplete, and no other file.
+func TestRequireThere(t *testing.T) {
+	t.Parallel()
+	const known, older, newer = "20261126T175848.900Z", "20261126T175848.899Z", "20261127T000000.000Z"
+	for name, c := range map[string]struct {
+		files []string
+		there bool
+	}{
+		"no directory":       {},
+		"an older one":       {files: []string{older + "/begun", older + "/manifest.json"}},
+		"it is incomplete":   {files: []string{known + "/begun"}},
+		"an incomplete one":  {files: []string{newer + "/begun", newer + "/main/manifest.json"}},
+		"another directory":  {files: []string{"zzz/manifest.json"}},
+		"the known one":      {files: []string{known + "/manifest.json", older + "/manifest.json"}, there: true},
+		"a newer one":        {files: []string{older + "/manifest.json", newer + "/begun", newer + "/manifest.json"}, there: true},
+		"its manifest alone": {files: []string{known + "/manifest.json"}, there: true},
+	} {
+		target := newTarget(t)
+		for _, file := range c.files {
+			if err := putBytes(t.Context(), target, backupsDir+file, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := RequireThere(t.Context(), target, known)
+		if (err == nil) != c.there || err != nil && (!errors.Is(err, ErrNotThere) || !strings.Contains(err.Error(), known) || !strings.Contains(err.Error(), target.Place())) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -60,7 +60,10 @@ func (b bucketTarget) Files(ctx context.Context, prefix string) iter.Seq2[blob.O
 	return b.All(ctx, prefix)
 }
 
-type dirTarget struct{ path string }
+type dirTarget struct {
+	path string
+	room func() error // returns an error if nothing more may be written; nil: all may be
+}
 
 // InDirectory returns the target in a directory. The directory is created by the first Put.
 func InDirectory(path string) (Target, error) {
@@ -68,7 +71,32 @@ func InDirectory(path string) (Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolving the directory of backups %s: %w", path, err)
 	}
-	return dirTarget{abs}, nil
+	return dirTarget{path: abs}, nil
+}
+
+// LeaveRoom returns the target so that Put ends once one of the registry's own disks has less left than its
+// reserve, if the target is a directory on it. Without the reserve, PostgreSQL stops and can't start.
+func LeaveRoom(t Target, own blob.Disks) Target {
+	d, ok := t.(dirTarget)
+	if !ok {
+		return t
+	}
+	d.room = func() error { return own.On(d.path).Room() }
+	return d
+}
+
+// hasRoom says what to do if there is no room for more.
+func (d dirTarget) hasRoom() error {
+	if d.room == nil {
+		return nil
+	}
+	err := d.room()
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the backup's place %[1]s is on the registry's own disk: %[2]w; name another place, on another disk or machine (BACKUP_TARGET of the timer). "+
+		"The next backup in %[1]s goes on with what is copied there; to have that room back, delete the directory once another place has a complete backup",
+		d.path, err)
 }
 
 func (d dirTarget) Place() string { return d.path }
@@ -82,10 +110,13 @@ func (d dirTarget) file(name string) (string, error) {
 
 func (d dirTarget) Put(ctx context.Context, name string, size int64, r io.Reader) error {
 	path, err := d.file(name)
+	if err == nil {
+		err = d.hasRoom()
+	}
 	if err != nil {
 		return err
 	}
-	if err := blob.PutFile(ctx, path, size, r); err != nil {
+	if err := blob.PutFile(ctx, path, size, &blob.RoomReader{Reader: r, Room: d.hasRoom}); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return nil

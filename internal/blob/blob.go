@@ -29,7 +29,8 @@
 // needs no rename, because readers find files by rows of the database, and no row ever names a file
 // that isn't complete. This saves the file system one journal commit for each blob.
 //
-// Pushes end before the disk does (Disks, setting storage.reserve). PostgreSQL needs room for its
+// Pushes end before the disk does (Disks, setting storage.reserve), and so do commands that fill such a
+// disk: backups into a directory on it, restores and moves of blobs. PostgreSQL needs room for its
 // log and for a checkpoint, or it stops and can't start, and then nothing can be deleted. Purser
 // can't bound what other programs write to the disk, so a file beside the built-in PostgreSQL keeps
 // room for one start. It takes a tenth of a small disk: with 20 MiB, PostgreSQL recovered its log,

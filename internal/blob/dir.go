@@ -61,6 +61,7 @@ type Dir struct {
 	path     string
 	objects  string
 	lockWait time.Duration
+	usable   Question[struct{}]
 }
 
 var _ Store = (*Dir)(nil)
@@ -402,8 +403,18 @@ func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
 func (d *Dir) Presign(context.Context, string, PresignOptions) (string, error) { return "", nil }
 
 // Check implements Store. It writes nothing, but returns ErrReadOnly if the kernel has remounted
-// the file system read-only after a disk error.
-func (d *Dir) Check(context.Context) error {
+// the file system read-only after a disk error, and ErrNoAnswer if the file system doesn't answer before
+// the deadline of ctx.
+func (d *Dir) Check(ctx context.Context) error {
+	_, err := d.usable.Ask(ctx, func() (struct{}, error) { return struct{}{}, d.check() })
+	if errors.Is(err, ErrNoAnswer) {
+		return fmt.Errorf("the file system of the blob directory %s: %w", d.path, err)
+	}
+	return err
+}
+
+// check returns an error if the store can't be read or written.
+func (d *Dir) check() error {
 	if err := d.mounted(); err != nil {
 		return err
 	}

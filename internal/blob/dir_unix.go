@@ -5,6 +5,7 @@ package blob
 import (
 	"errors"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,6 +38,23 @@ func SpaceOf(dir string) (DiskSpace, error) {
 	}
 	size := int64(s.Bsize)                                                            //nolint:unconvert // their types differ between platforms
 	return DiskSpace{Size: int64(s.Blocks) * size, Free: int64(s.Bavail) * size}, nil //nolint:unconvert,gosec // as above
+}
+
+// deviceOf returns the device of the file system of a directory or, if there is none, of the nearest one
+// above it.
+func deviceOf(dir string) (uint64, error) {
+	var s unix.Stat_t
+	for {
+		err := unix.Stat(dir, &s)
+		if err == nil {
+			return uint64(s.Dev), nil //nolint:unconvert,gosec // its type differs between platforms
+		}
+		above := filepath.Dir(dir)
+		if !isAbsent(err) || above == dir {
+			return 0, err
+		}
+		dir = above
+	}
 }
 
 // writable returns an error if this process may not create files in the directory.

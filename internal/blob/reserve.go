@@ -61,13 +61,37 @@ func (d Disks) Room() error {
 	return nil
 }
 
-// roomEvery is how many bytes of an upload are written before its file system is asked again, which
-// takes about a microsecond. So many bytes may each of the uploads at one time write into the reserve.
+// On returns the disks of the list on which a directory is, or would be made. A file system that can't be
+// asked counts as another one.
+func (d Disks) On(dir string) (list Disks) {
+	device, err := deviceOf(dir)
+	if err != nil {
+		return nil
+	}
+	for _, disk := range d {
+		if other, err := deviceOf(disk.Path); err == nil && other == device {
+			list = append(list, disk)
+		}
+	}
+	return list
+}
+
+// roomEvery is how many bytes of an upload or a copy are written before its file system is asked again,
+// which takes about a microsecond. So many bytes may each of those at one time write into the reserve.
 const roomEvery = 256 << 10
 
 // LeaveRoom returns a store whose writers take no more bytes once a file system has less left than its
 // reserve. A writer still saves and finishes the bytes that it has, and the store deletes.
 func LeaveRoom(s Store, d Disks) Store { return &reserving{s, d} }
+
+// LeaveRoomBeside is LeaveRoom for a store into which a restore or a move puts objects: of the file systems,
+// only those count on which the store is. It returns a store that isn't a directory as it is.
+func LeaveRoomBeside(s Store, d Disks) Store {
+	if dir, ok := s.(*Dir); ok {
+		return LeaveRoom(s, d.On(dir.path))
+	}
+	return s
+}
 
 type reserving struct {
 	Store
@@ -84,6 +108,41 @@ func (s *reserving) Resume(ctx context.Context, base string, state State, size i
 		return nil, err
 	}
 	return &reservingWriter{Writer: w, disks: s.disks}, nil
+}
+
+var _ Putter = (*reserving)(nil)
+
+// Put implements Putter, if the store does.
+func (s *reserving) Put(ctx context.Context, key string, size int64, r io.Reader) error {
+	to, ok := s.Store.(Putter)
+	err := errors.ErrUnsupported
+	if ok {
+		err = s.disks.Room()
+	}
+	if err != nil {
+		return fmt.Errorf("storing object %s: %w", key, err)
+	}
+	return to.Put(ctx, key, size, &RoomReader{Reader: r, Room: s.disks.Room})
+}
+
+// RoomReader reads what is written to a disk. It fails with the error of Room, which it asks once for each
+// 256 KiB, when there is no room for more.
+type RoomReader struct {
+	Reader io.Reader
+	Room   func() error
+	since  int64 // bytes since Room was asked
+}
+
+func (r *RoomReader) Read(p []byte) (int, error) {
+	if r.since >= roomEvery {
+		if err := r.Room(); err != nil {
+			return 0, err
+		}
+		r.since = 0
+	}
+	n, err := r.Reader.Read(p)
+	r.since += int64(n)
+	return n, err
 }
 
 type reservingWriter struct {

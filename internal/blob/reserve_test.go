@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"strings"
 	"syscall"
@@ -76,6 +77,65 @@ func TestLeave(t *testing.T) {
 		d := blob.Disk{Reserve: c.reserve, Limited: c.limited}
 		if got := d.Leave(blob.DiskSpace{Size: c.size}); got != c.want {
 			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
+// TestPutLeavesRoom: a restore or a move that fills a directory on a disk of the registry ends when the disk
+// has less left than its reserve, also within an object, and leaves nothing of that.
+func TestPutLeavesRoom(t *testing.T) {
+	t.Parallel()
+	dir, err := blob.OpenDir(blob.DirOptions{Path: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	disks := blob.Disks{{Of: "the database", Path: t.TempDir()}}
+	key := blob.NewBase() + "-0"
+	content := bytes.Repeat([]byte("x"), 1<<20)
+	put := func(r io.Reader) error {
+		return blob.LeaveRoomBeside(dir, disks).(blob.Putter).Put(t.Context(), key, int64(len(content)), r)
+	}
+	full := func(err error) {
+		t.Helper()
+		if _, ok := errors.AsType[*blob.DiskFullError](err); !ok || !strings.Contains(err.Error(), key) {
+			t.Errorf("%v, want that the disk is full", err)
+		}
+		if _, err := dir.Stat(t.Context(), key); !errors.Is(err, blob.ErrNotFound) {
+			t.Errorf("a refused object: %v", err)
+		}
+	}
+	disks[0].Reserve = math.MaxInt64
+	full(put(bytes.NewReader(content)))
+
+	disks[0].Reserve = 0
+	store := blob.LeaveRoom(dir, disks).(blob.Putter) // whose disks are those of the test
+	full(store.Put(t.Context(), key, int64(len(content)), fills{bytes.NewReader(content), &disks[0]}))
+
+	disks[0] = blob.Disk{Of: "the database", Path: "/dev", Reserve: math.MaxInt64}
+	if err := put(bytes.NewReader(content)); err != nil {
+		t.Errorf("beside another disk: %v", err)
+	}
+}
+
+// fills is a reader during whose first bytes the disk becomes full.
+type fills struct {
+	io.Reader
+	disk *blob.Disk
+}
+
+func (f fills) Read(p []byte) (int, error) {
+	f.disk.Reserve = math.MaxInt64
+	return f.Reader.Read(p)
+}
+
+// TestDisksOn: a directory is on the disks that have its file system, also before it is made.
+func TestDisksOn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	disks := blob.Disks{{Of: "the blobs", Path: dir}, {Of: "the devices", Path: "/dev"}, {Of: "the database", Path: dir + "/not/there"}}
+	for path, want := range map[string]int{dir: 2, dir + "/nor/this": 2, "/dev": 1} {
+		if got := disks.On(path); len(got) != want {
+			t.Errorf("%s is on %+v, want %d", path, got, want)
 		}
 	}
 }

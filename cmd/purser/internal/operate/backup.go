@@ -40,13 +40,13 @@ func (t *targetFlags) open(ctx context.Context, text string, cfg *config.Config)
 	if err != nil {
 		return nil, command.Usagef("TARGET: %w", err)
 	}
-	return target, nil
+	return backup.LeaveRoom(target, backend.Disks(cfg)), nil
 }
 
 func backupCommand(src *command.Source) *cobra.Command {
 	var t targetFlags
 	blobs := string(backup.Copy)
-	keep, deep := 0, false
+	keep, deep, newPlace := 0, false, false
 	cmd := &cobra.Command{
 		Use:   "backup TARGET",
 		Short: "Back up the database and the blobs, while the registry serves",
@@ -55,7 +55,8 @@ func backupCommand(src *command.Source) *cobra.Command {
 			"garbage collection deletes nothing from the blob store.\n\n" + targetText +
 			"\nA backup that was interrupted is incomplete and is never restored; the next one goes on with the blobs\n" +
 			"that it has copied. The exit code is 4 if the store lacks blobs or has damaged ones: the backup is\n" +
-			"complete without them.",
+			"complete without them. It is 3 if TARGET doesn't have the backup which the database knows there, since\n" +
+			"its volume may not be mounted; if the backups there are lost, --new-place begins anew.",
 		Example:     "  purser backup /srv/backup\n  purser backup --keep 14 s3://backups/purser",
 		Args:        cobra.ExactArgs(1),
 		Annotations: map[string]string{command.TakesArguments: "yes"},
@@ -65,6 +66,7 @@ func backupCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().StringVar(&blobs, "blobs", blobs, "`copy` the blobs, or only write a list of them: reference")
 	cmd.Flags().Var(command.Number(&keep, 0, 1_000_000), "keep", "keep the `N` newest complete backups in TARGET, and delete older ones; 0: keep all")
 	cmd.Flags().BoolVar(&deep, "deep", false, "also read the copies of blobs that TARGET has, and copy damaged ones again")
+	cmd.Flags().BoolVar(&newPlace, "new-place", false, "begin anew in TARGET, since the backups that the database knows there are lost")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		which := backup.Which(blobs)
 		if which != backup.Copy && which != backup.Reference {
@@ -78,7 +80,7 @@ func backupCommand(src *command.Source) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runBackup(cmd, cfg, dsn, backup.Options{Target: target, Blobs: which, Keep: keep, Deep: deep}, *out)
+			return runBackup(cmd, cfg, dsn, backup.Options{Target: target, Blobs: which, Keep: keep, Deep: deep, NewPlace: newPlace}, *out)
 		})
 	}
 	cmd.AddCommand(backupListCommand(src), backupVerifyCommand(src))
@@ -109,6 +111,9 @@ func runBackup(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Opti
 	o.Progress = func(p backup.Progress) { tellBackup(progress, p) }
 	r, err := backup.Run(ctx, o)
 	progress.Clear()
+	if errors.Is(err, backup.ErrNotThere) {
+		return errors.Join(noteAbsence(ctx, metadata, o.Target.Place(), err), command.Refuse(err.Error()))
+	}
 	if r.Manifest != nil {
 		noteBackup(ctx, cmd, metadata, o.Target.Place(), r.Manifest, o.Deep)
 		if printErr := out.Print(cmd.OutOrStdout(), newBackupReport(r), func(w io.Writer) error { return writeBackup(w, r, o) }); printErr != nil {
@@ -155,6 +160,7 @@ type backupReport struct {
 	CopiedBytes  int64          `json:"copied_bytes"`
 	Missing      int64          `json:"missing"`
 	FirstMissing []string       `json:"first_missing,omitempty"`
+	Lost         int64          `json:"lost,omitempty"` // blobs that were marked as lost before
 	Store        string         `json:"store,omitempty"`
 	Pruned       *backup.Pruned `json:"pruned,omitempty"`
 	Problem      string         `json:"problem,omitempty"`
@@ -164,7 +170,7 @@ func reportOf(m *backup.Manifest) backupReport {
 	return backupReport{
 		ID: m.ID, Complete: true, Purser: m.Purser, Snapshot: m.Snapshot, Seconds: m.Finished.Sub(m.Began).Seconds(), Rows: m.Rows(), Bytes: m.Bytes(),
 		Blobs: m.Blobs.Which, Objects: m.Blobs.Count, ObjectBytes: m.Blobs.Bytes, Copied: m.Blobs.Copied, CopiedBytes: m.Blobs.CopiedBytes,
-		Missing: m.Blobs.Missing, FirstMissing: m.Blobs.FirstMissing, Store: m.Store,
+		Missing: m.Blobs.Missing, FirstMissing: m.Blobs.FirstMissing, Lost: m.Lost.Count, Store: m.Store,
 	}
 }
 
@@ -195,6 +201,9 @@ func writeBackup(w io.Writer, r backup.Result, o backup.Options) error {
 			}
 			text += "  " + key + "\n"
 		}
+	}
+	if m.Lost.Count > 0 {
+		text += fmt.Sprintf("Lost before: %s. \"purser store restore\" brings back what earlier backups have copied.\n", command.Count(m.Lost.Count, "blob"))
 	}
 	if p := r.Pruned; o.Keep > 0 {
 		text += fmt.Sprintf("Deleted: %s, and %s (%s) that no other backup needs.\n", command.Count(int64(p.Backups), "old backup"), command.Count(p.Objects, "object"), command.Size(p.Bytes))
@@ -278,7 +287,8 @@ func backupVerifyCommand(src *command.Source) *cobra.Command {
 			"that has no copies of the blobs needs those in the configured blob store. If the registry's database can\n" +
 			"be reached, the result is noted there, for metrics and \"purser doctor\"; as the time of the last\n" +
 			"verification only if the copies of blobs were read too (--deep).\n\n" + targetText +
-			"\nThe exit code is 1 if the backup is damaged, and 4 if it lacks blobs.",
+			"\nThe exit code is 1 if the backup is damaged, 4 if it lacks blobs, and, without --backup, 3 if TARGET doesn't\n" +
+			"have the backup which the database knows there.",
 		Args: cobra.ExactArgs(1),
 	}
 	out := command.AddFormat(cmd)
@@ -290,7 +300,7 @@ func backupVerifyCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		m, err := backup.Find(cmd.Context(), target, id)
+		m, err := findKnown(cmd, cfg, target, id)
 		if err != nil {
 			return err
 		}
@@ -355,9 +365,9 @@ func restoreCommand(src *command.Source) *cobra.Command {
 			"Two registries must never run on one blob store: make sure that the old one doesn't.\n\n" + targetText +
 			"\nThe whole backup is read and compared with its hashes first. Blobs that it lacks, or whose bytes are damaged,\n" +
 			"are marked as lost, so that clients push them again, and all others are restored; with --strict nothing is\n" +
-			"restored then. A restore that was interrupted goes on when it is run again; until it has ended, no server\n" +
-			"starts on the database.\n\n" +
-			"The exit code is 4 if blobs were marked as lost, and 1 if the backup couldn't be restored.",
+			"restored then. A restore that was interrupted goes on when it is run again in the same way; until it has\n" +
+			"ended, no server starts on the database.\n\n" +
+			"The exit code is 4 if blobs are marked as lost, now or since before the backup, and 1 if the backup couldn't be restored.",
 		Args: cobra.ExactArgs(1),
 	}
 	out := command.AddFormat(cmd)
@@ -399,6 +409,7 @@ func runRestore(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Res
 	if err != nil {
 		return err
 	}
+	o.Store = blob.LeaveRoomBeside(o.Store, backend.Disks(cfg))
 	o.Main, o.Stats, o.Place, o.Partitions = dsn, backend.StatsDSN(cfg, dsn), backend.StorePlace(cfg.Storage), cfg.Database.Partitions
 	o.Progress = func(p backup.Progress) { tellBackup(progress, p) }
 	r, err := backup.Restore(ctx, o)

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/backup"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
@@ -28,29 +30,64 @@ const (
 	noteWithin = 30 * time.Second
 )
 
-// noteVerification notes in the registry's database what a verification has found, if the database can
-// be reached, and says so if it can't. The verification counts all the same.
-func noteVerification(cmd *cobra.Command, cfg *config.Config, o backup.VerifyOptions, v backup.Verification, found error) {
+// withRegistry calls fn with the registry's database, if it can be reached.
+func withRegistry(cmd *cobra.Command, cfg *config.Config, fn func(ctx context.Context, d *db.DB) error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), noteWithin)
 	defer cancel()
-	err := func() error {
-		dsn := string(cfg.Database.Main)
-		if dsn == "" {
-			var err error
-			if dsn, err = builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
-				return err
-			}
-		}
-		d, err := db.Open(ctx, db.Options{DSN: dsn, MaxConns: 1, ApplicationName: "purser backup verify", Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
+	dsn := string(cfg.Database.Main)
+	if dsn == "" {
+		var err error
+		if dsn, err = builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
 			return err
 		}
-		defer d.Close()
-		return backup.RecordVerification(ctx, d.Pool, o.Target.Place(), o.Manifest, v, found)
-	}()
+	}
+	d, err := db.Open(ctx, db.Options{DSN: dsn, MaxConns: 1, ApplicationName: "purser backup verify", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return fn(ctx, d)
+}
+
+// noteFound notes in the registry's database what `backup verify` has found, and says so if it can't. The
+// verification counts all the same.
+func noteFound(cmd *cobra.Command, cfg *config.Config, fn func(ctx context.Context, d *db.DB) error) {
+	if err := withRegistry(cmd, cfg, fn); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "The result isn't noted in the registry's database, so metrics don't have it: %v\n", err) //nolint:errcheck // nobody reads it
 	}
+}
+
+// noteVerification notes what the verification of a backup has found.
+func noteVerification(cmd *cobra.Command, cfg *config.Config, o backup.VerifyOptions, v backup.Verification, found error) {
+	noteFound(cmd, cfg, func(ctx context.Context, d *db.DB) error {
+		return backup.RecordVerification(ctx, d.Pool, o.Target.Place(), o.Manifest, v, found)
+	})
+}
+
+// findKnown finds the backup with this id in a target or, if `id` is "", the newest one, which must not be
+// older than the one that the registry's database knows there. It notes that the backup's manifest is
+// damaged, or that the backup isn't there.
+func findKnown(cmd *cobra.Command, cfg *config.Config, target backup.Target, id string) (m *backup.Manifest, err error) {
+	var known string
+	unknown := withRegistry(cmd, cfg, func(ctx context.Context, d *db.DB) (err error) {
+		known, err = backup.Recorded(ctx, d.Pool, target.Place())
+		return err
+	})
+	if unknown == nil && known != "" && id == "" {
+		err = backup.RequireThere(cmd.Context(), target, known)
+	}
+	if err == nil {
+		m, err = backup.Find(cmd.Context(), target, id)
+	}
+	if errors.Is(err, backup.ErrDamaged) || errors.Is(err, backup.ErrNotThere) {
+		noteFound(cmd, cfg, func(ctx context.Context, d *db.DB) error {
+			return backup.RecordProblem(ctx, d.Pool, target.Place(), cmp.Or(id, known), err)
+		})
+	}
+	if errors.Is(err, backup.ErrNotThere) {
+		return nil, command.Refuse(err.Error())
+	}
+	return m, err
 }
 
 // examineBackups looks at the age of backups, and at what verifications have found.
@@ -97,4 +134,13 @@ func noteBackup(ctx context.Context, cmd *cobra.Command, d *db.DB, place string,
 	if err := backup.Record(ctx, d.Pool, place, m, deep); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "The backup is complete, but metrics don't have it: %v\n", err) //nolint:errcheck // nobody reads it
 	}
+}
+
+// noteAbsence notes that the newest backup of a place isn't there, so that metrics and the doctor tell of it.
+func noteAbsence(ctx context.Context, d *db.DB, place string, found error) error {
+	id, err := backup.Recorded(ctx, d.Pool, place)
+	if err != nil {
+		return err
+	}
+	return backup.RecordProblem(ctx, d.Pool, place, id, found)
 }

@@ -205,7 +205,7 @@ func (d *doctor) examineContent(ctx context.Context) {
 	d.look("the servers' settings", func() error { return d.examineServers(ctx) })
 	d.look("the planner's statistics", func() error { return d.examineStatistics(ctx) })
 	d.look("the blob store", func() error { return d.examineStore(ctx, d.log) })
-	d.look("backups", func() error { return d.examineBackups(ctx) })
+	d.look("backups", func() error { return errors.Join(d.examineBackups(ctx), d.examineBackupPlaces(ctx)) })
 	d.look("the background work", func() error {
 		c := catalog.New(catalog.Options{DB: d.db, CacheOff: true, Log: d.log})
 		clocks, err := backend.NewClock(d.cfg, clock.Options{DB: d.db, Log: d.log})

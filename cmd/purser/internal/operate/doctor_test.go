@@ -230,6 +230,24 @@ func TestDoctorOfDefaultPolicy(t *testing.T) {
 	}
 }
 
+// TestDoctorOfLastUse: a default policy by last use is found as long as no reporter is live where it
+// applies.
+func TestDoctorOfLastUse(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	g.exec(`INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES (gen_random_uuid()::text, '{"method":"last_pulled","olderThan":"90d"}')`)
+	found, _ := g.examined(t)
+	wants(t, found, levelNote, "policies", "1 select by last use where no reporter is live, one of them in namespace library")
+	g.exec("INSERT INTO holdreporters (name, lease, expires_at) VALUES ('prod', '1 hour', now() + interval '1 hour')")
+	found, _ = g.examined(t)
+	for _, f := range found {
+		if f.About == "policies" {
+			t.Errorf("although a reporter is live, found %+v", f)
+		}
+	}
+}
+
 // TestDoctorOfRefusedSettings: the doctor names settings with which Purser refuses to work, and
 // looks no further.
 func TestDoctorOfRefusedSettings(t *testing.T) {

@@ -121,7 +121,7 @@ func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) e
 		return err
 	}
 	for _, s := range stored {
-		if s.Setting && s.Problem == "" {
+		if s.Setting {
 			change.ID = s.ID
 		}
 	}

@@ -214,7 +214,7 @@ func moveBlobsCommand(src *command.Source) *cobra.Command {
 			}
 			progress := command.NewProgressLine(cmd.ErrOrStderr())
 			o := backup.MoveBlobsOptions{
-				Main: dsn, From: from, FromPlace: backend.StorePlace(cfg.Storage), Identity: identity, To: store, ToPlace: backend.StorePlace(to),
+				Main: dsn, From: from, FromPlace: backend.StorePlace(cfg.Storage), Identity: identity, To: blob.LeaveRoomBeside(store, backend.Disks(cfg)), ToPlace: backend.StorePlace(to),
 				Finish: finish, Progress: func(p backup.Progress) { tellBackup(progress, p) },
 			}
 			if o.Log, err = command.NewLogger(progress, cfg.Log); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/backup"
@@ -25,6 +26,7 @@ func storeRestoreCommand(src *command.Source) *cobra.Command {
 		Long: "Copy from the backups in TARGET the objects of the database's blobs that the blob store lacks, and give the\n" +
 			"store to the database if it has no identity: so is a store restored that was lost, or that lost some objects,\n" +
 			"while the database is whole. The database isn't changed. Bytes that don't have the blob's digest aren't copied.\n" +
+			"Of blobs that are marked as lost, damaged objects are copied again too.\n" +
 			"A server may run. If the command is interrupted, run it again: it goes on.\n\n" + targetText +
 			"\nThe exit code is 4 if neither the store nor the backups have the objects of some blobs.",
 		Args: cobra.ExactArgs(1),
@@ -36,7 +38,7 @@ func storeRestoreCommand(src *command.Source) *cobra.Command {
 	addOwnSettings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		// The backup is looked for first, so that a wrong TARGET doesn't create a store.
-		_, target, err := loadForTarget(src, cmd, &t, args[0])
+		cfg, target, err := loadForTarget(src, cmd, &t, args[0])
 		if err != nil {
 			return err
 		}
@@ -47,7 +49,7 @@ func storeRestoreCommand(src *command.Source) *cobra.Command {
 			if err := explainDamaged(store.Adoptable(ctx, o)); err != nil {
 				return err
 			}
-			so := backup.StoreOptions{DB: metadata, Target: target, Store: store.Store}
+			so := backup.StoreOptions{DB: metadata, Target: target, Store: blob.LeaveRoomBeside(store.Store, backend.Disks(cfg))}
 			return runStoreRestore(ctx, cmd, store, so, o, *out)
 		})
 	}

@@ -9,11 +9,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/blob"
 )
 
 const (
 	checkTimeout = 2 * time.Second
 	checkEvery   = time.Second
+	// checkGrace is how much longer a check may take to say why it has given up.
+	checkGrace = 500 * time.Millisecond
 )
 
 // readinessCheck tests one thing that the registry depends on, such as the database.
@@ -25,20 +29,45 @@ type readinessCheck struct {
 	spare bool
 }
 
+// inTime returns the check so that it fails after checkTimeout even if it doesn't heed its context, as a
+// call in a file system whose server hangs. Until that call has returned, it isn't made again.
+func (c readinessCheck) inTime() readinessCheck {
+	run, calls := c.run, new(blob.Question[struct{}])
+	c.run = func(ctx context.Context) error {
+		patience, cancel := context.WithTimeout(ctx, checkTimeout+checkGrace)
+		defer cancel()
+		_, err := calls.Ask(patience, func() (struct{}, error) {
+			ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+			defer cancel()
+			return struct{}{}, run(ctx)
+		})
+		return err
+	}
+	return c
+}
+
 // readiness answers /readyz: whether requests can succeed now. The result of the checks is
 // reused for a second, so that they run at most once per second, however many clients ask.
 type readiness struct {
-	mu      sync.Mutex
-	state   string // why the server isn't ready, before any checks; "" once it is up
-	waiting string // what the start waits for
+	mu      sync.Mutex // is never held while checks run
+	state   string     // why the server isn't ready, before any checks; "" once it is up
+	waiting string     // what the start waits for
 	checks  []readinessCheck
+
+	// turn has room for one: who runs the checks, or reads or writes what follows.
+	turn    chan struct{}
 	checked time.Time
-	ok      bool
-	passed  []bool // of checks
-	text    []byte
+	last    results
 }
 
-func newReadiness() *readiness { return &readiness{state: "starting"} }
+// results are what the checks have found.
+type results struct {
+	ok     bool
+	passed []bool // of the checks
+	text   []byte
+}
+
+func newReadiness() *readiness { return &readiness{state: "starting", turn: make(chan struct{}, 1)} }
 
 // waits says what the start waits for now. When the server has started, workers may wait for the same,
 // which doesn't concern requests.
@@ -63,7 +92,10 @@ func (r *readiness) waitsFor() string {
 func (r *readiness) started(checks ...readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state, r.checks = "", checks
+	r.state, r.checks = "", nil
+	for _, c := range checks {
+		r.checks = append(r.checks, c.inTime())
+	}
 }
 
 // stopping makes /readyz answer that the server isn't ready, until the process ends.
@@ -73,22 +105,31 @@ func (r *readiness) stopping() {
 	r.state = "stopping"
 }
 
-func (r *readiness) answer(ctx context.Context) (bool, []byte) {
+// now returns why the server isn't ready, before any checks, and the checks.
+func (r *readiness) now() (state string, checks []readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != "" {
-		return false, []byte(r.state + "\n")
-	}
-	r.check(ctx)
-	return r.ok, r.text
+	return r.state, r.checks
 }
 
-// check runs the checks unless their last results are fresh. The caller has the lock.
-func (r *readiness) check(ctx context.Context) {
-	if r.text == nil || time.Since(r.checked) > checkEvery {
-		r.ok, r.passed, r.text = runChecks(context.WithoutCancel(ctx), r.checks)
+func (r *readiness) answer(ctx context.Context) (bool, []byte) {
+	state, checks := r.now()
+	if state != "" {
+		return false, []byte(state + "\n")
+	}
+	found := r.check(ctx, checks)
+	return found.ok, found.text
+}
+
+// check runs the checks unless their last results are fresh.
+func (r *readiness) check(ctx context.Context, checks []readinessCheck) results {
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	if r.last.text == nil || time.Since(r.checked) > checkEvery {
+		r.last.ok, r.last.passed, r.last.text = runChecks(context.WithoutCancel(ctx), checks)
 		r.checked = time.Now()
 	}
+	return r.last
 }
 
 var (
@@ -105,8 +146,6 @@ func (r *readiness) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It runs the checks, so that the metrics tell of a database
 // that is away although no client asks for anything.
 func (r *readiness) Collect(ch chan<- prometheus.Metric) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	gauge := func(d *prometheus.Desc, ok bool, labels ...string) {
 		value := 0.0
 		if ok {
@@ -114,23 +153,22 @@ func (r *readiness) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	if r.state != "" {
+	state, checks := r.now()
+	if state != "" {
 		gauge(readyDesc, false)
 		return
 	}
-	r.check(context.Background())
-	gauge(readyDesc, r.ok)
-	for i, c := range r.checks {
-		gauge(checkDesc, r.passed[i], c.name)
+	found := r.check(context.Background(), checks)
+	gauge(readyDesc, found.ok)
+	for i, c := range checks {
+		gauge(checkDesc, found.passed[i], c.name)
 	}
 }
 
-// runChecks runs the checks concurrently, for at most checkTimeout. It returns whether all
+// runChecks runs the checks concurrently and waits for all of them: see inTime. It returns whether all
 // of them succeeded, apart from those marked as spare, which of them did, and a text with one line
 // per check.
 func runChecks(ctx context.Context, checks []readinessCheck) (ok bool, passed []bool, lines []byte) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
 	errs := make([]error, len(checks))
 	var wg sync.WaitGroup
 	for i, c := range checks {

@@ -77,21 +77,50 @@ func diskWorker(p dependencies) func(context.Context) error {
 }
 
 // diskGauges measure the disks of the registry.
-func diskGauges(disks blob.Disks, reg prometheus.Registerer) {
+func diskGauges(disks blob.Disks, reg prometheus.Registerer) { diskGaugesBy(blob.SpaceOf, disks, reg) }
+
+// diskGaugesBy are diskGauges by a function that says what the file system of a directory has.
+func diskGaugesBy(spaceOf func(dir string) (blob.DiskSpace, error), disks blob.Disks, reg prometheus.Registerer) {
 	for _, d := range disks {
-		of := func(name, help string, value func(blob.DiskSpace) int64) {
-			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: name, Help: help, ConstLabels: prometheus.Labels{"of": strings.TrimPrefix(d.Of, "the ")},
-			}, func() float64 {
-				s, err := blob.SpaceOf(d.Path)
-				if err != nil {
-					return math.NaN()
-				}
-				return float64(value(s))
-			}))
-		}
-		of("purser_disk_free_bytes", "Bytes that the disk of the blobs, or of the built-in PostgreSQL, has free.", func(s blob.DiskSpace) int64 { return s.Free })
-		of("purser_disk_size_bytes", "Size of that disk.", func(s blob.DiskSpace) int64 { return s.Size })
-		of("purser_disk_reserve_bytes", "Bytes that pushes leave free there (storage.reserve).", d.Leave)
+		of := prometheus.Labels{"of": strings.TrimPrefix(d.Of, "the ")}
+		reg.MustRegister(&diskMetrics{
+			disk: d, spaceOf: spaceOf,
+			free:    prometheus.NewDesc("purser_disk_free_bytes", "Bytes that the disk of the blobs, or of the built-in PostgreSQL, has free.", nil, of),
+			size:    prometheus.NewDesc("purser_disk_size_bytes", "Size of that disk.", nil, of),
+			reserve: prometheus.NewDesc("purser_disk_reserve_bytes", "Bytes that pushes leave free there (storage.reserve).", nil, of),
+		})
 	}
+}
+
+// diskMetrics are the gauges of a disk. One look is for all of them, since its file system may hang.
+type diskMetrics struct {
+	disk                blob.Disk
+	spaceOf             func(dir string) (blob.DiskSpace, error)
+	looks               blob.Question[blob.DiskSpace]
+	free, size, reserve *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (m *diskMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.free, m.size, m.reserve} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. Of a disk that can't be asked, or doesn't answer within
+// checkTimeout, the gauges show no number.
+func (m *diskMetrics) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	s, err := m.looks.Ask(ctx, func() (blob.DiskSpace, error) { return m.spaceOf(m.disk.Path) })
+	gauge := func(d *prometheus.Desc, n int64) {
+		value := float64(n)
+		if err != nil {
+			value = math.NaN()
+		}
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value)
+	}
+	gauge(m.free, s.Free)
+	gauge(m.size, s.Size)
+	gauge(m.reserve, m.disk.Leave(s))
 }

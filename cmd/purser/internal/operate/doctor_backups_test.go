@@ -1,0 +1,34 @@
+package operate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDoctorOfBackupPlaces: backups that are only on a disk of the registry itself are found, unless there
+// are others elsewhere.
+func TestDoctorOfBackupPlaces(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	about := func() (list []finding) {
+		found, _ := g.examined(t)
+		return slices.DeleteFunc(found, func(f finding) bool { return !strings.HasPrefix(f.About, "backups") })
+	}
+	const add = "INSERT INTO backups (place, backup, snapshot_at, verified_at) VALUES ($1, '20260101T000000.000Z', now(), now())"
+	place := t.TempDir()
+	g.exec(add, place)
+	found := about()
+	wants(t, found, levelWarning, "backups in "+place, "they are on the disk of the blobs too")
+	if len(found) != 1 {
+		t.Errorf("found %+v, want one", found)
+	}
+	for _, elsewhere := range []string{"s3://backups/purser", "/not/there", "/dev"} {
+		g.exec(add, elsewhere)
+		if found := about(); len(found) > 0 {
+			t.Errorf("of backups in %s too: %+v", elsewhere, found)
+		}
+		g.exec("DELETE FROM backups WHERE place = $1", elsewhere)
+	}
+}
