@@ -118,7 +118,8 @@ type (
 		Realtime
 	}
 	PullsReset struct {
-		Redis bool `query:"redis" doc:"Give up the pulls in a Redis that no longer exists"`
+		Redis       bool `query:"redis" doc:"Give up the pulls in a Redis that no longer exists"`
+		NothingLost bool `query:"nothing_lost" doc:"The database has all that it had when the registry last served, because it was moved and not set back: keep the times since when pulls and uses are known"`
 	}
 )
 
@@ -155,6 +156,7 @@ var (
 		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
 			"which pulls were counted. This renumbers the log: pulls that were counted aren't counted again, the others will be. " +
-			"Counts stay. With redis=true: gives up the pulls in a Redis that no longer exists, and leaves the log as it is.",
+			"Counts stay. Pulls and uses of the time that the database has lost are unknown, so they count as known from now on only, " +
+			"unless nothing_lost=true. With redis=true: gives up the pulls in a Redis that no longer exists, and leaves the log as it is.",
 	}
 )

@@ -23,17 +23,19 @@ type PullDay struct {
 
 // RecentPulls is how often a repository was pulled lately.
 type RecentPulls struct {
-	Since   *string `json:"since" format:"date" doc:"The first of the days. Null: nothing was counted yet" example:"2026-11-01"`
-	Days    []int64 `json:"days" nullable:"false" doc:"Pulls on each of the last 30 days in UTC, oldest first. The last is today. Days before the history began are left out"`
-	Count   int64   `json:"pull_count" doc:"Pulls of all these days"`
-	Display string  `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
+	Since         *string    `json:"since" format:"date" doc:"The first of the days. Null: nothing was counted yet" example:"2026-11-01"`
+	Days          []int64    `json:"days" nullable:"false" doc:"Pulls on each of the last 30 days in UTC, oldest first. The last is today. Days before the history began are left out"`
+	Count         int64      `json:"pull_count" doc:"Pulls of all these days"`
+	Display       string     `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
+	RecordedSince *time.Time `json:"recorded_since" doc:"Of the days before, pulls may be missing. Null: it isn't known yet"`
 }
 
 // TopRepositories is which repositories were pulled most.
 type TopRepositories struct {
-	Since        *string            `json:"since" format:"date" doc:"The first day that was examined. Null: nothing was counted yet" example:"2026-11-01"`
-	Repositories []RankedRepository `json:"repositories" nullable:"false" doc:"Most pulls first"`
-	All          bool               `json:"all" doc:"False: more than 100,000 repositories were pulled, and only the first 100,000 were examined"`
+	Since         *string            `json:"since" format:"date" doc:"The first day that was examined. Null: nothing was counted yet" example:"2026-11-01"`
+	RecordedSince *time.Time         `json:"recorded_since" doc:"Of the days before, pulls may be missing. Null: it isn't known yet"`
+	Repositories  []RankedRepository `json:"repositories" nullable:"false" doc:"Most pulls first"`
+	All           bool               `json:"all" doc:"False: more than 100,000 repositories were pulled, and only the first 100,000 were examined"`
 }
 
 // RankedRepository is a repository in a list of those that were pulled most.
@@ -44,9 +46,10 @@ type RankedRepository struct {
 
 // TopTags is which tags of a repository were pulled most.
 type TopTags struct {
-	Since *string     `json:"since" format:"date" doc:"The first day that was examined. Null: nothing was counted yet" example:"2026-11-01"`
-	Tags  []RankedTag `json:"tags" nullable:"false" doc:"Most pulls first"`
-	All   bool        `json:"all" doc:"False: more than 100,000 tags were pulled, and only the first 100,000 were examined"`
+	Since         *string     `json:"since" format:"date" doc:"The first day that was examined. Null: nothing was counted yet" example:"2026-11-01"`
+	RecordedSince *time.Time  `json:"recorded_since" doc:"Of the days before, pulls may be missing. Null: it isn't known yet"`
+	Tags          []RankedTag `json:"tags" nullable:"false" doc:"Most pulls first"`
+	All           bool        `json:"all" doc:"False: more than 100,000 tags were pulled, and only the first 100,000 were examined"`
 }
 
 // RankedTag is a tag in a list of those that were pulled most.
@@ -57,9 +60,10 @@ type RankedTag struct {
 
 // UnpulledRepositories is a page of repositories without pulls.
 type UnpulledRepositories struct {
-	Since        *string  `json:"since" format:"date" doc:"The first day that was examined: none of the repositories was pulled since" example:"2026-11-01"`
-	Repositories []string `json:"repositories" nullable:"false" doc:"Ordered by name" example:"[\"library/alpine\"]"`
-	NextPage     string   `json:"next_page,omitempty" doc:"Where the next page begins; absent on the last"`
+	Since         *string    `json:"since" format:"date" doc:"None of the repositories was pulled since: the first day that was examined or, if it is later, the day of recorded_since. Null: nothing was counted yet" example:"2026-11-01"`
+	RecordedSince *time.Time `json:"recorded_since" doc:"Earlier pulls, also those of the day before that time, may be unknown. Null: it isn't known yet"`
+	Repositories  []string   `json:"repositories" nullable:"false" doc:"Ordered by name" example:"[\"library/alpine\"]"`
+	NextPage      string     `json:"next_page,omitempty" doc:"Where the next page begins; absent on the last"`
 }
 
 // HistoryDays is the part of an input that chooses the days of a history of pulls.
@@ -138,6 +142,6 @@ var (
 		"Deleted tags are left out. If more than 1,000,000 pairs of a tag and a day had to be read, the answer is 409. "+historyDelay, http.StatusConflict)
 	ListUnpulled = pullReading[UnpulledQuery, UnpulledRepositories]("listUnpulledRepositories", "/pull_statistics/unpulled", auth.List,
 		"List the repositories that weren't pulled",
-		"Lists repositories from which one may pull and nobody did in the last days, as far as there is a history. A page may be short, even empty, and have a next one. "+
+		"Lists repositories from which one may pull and nobody did in the last days, as far as pulls were counted: see since. A page may be short, even empty, and have a next one. "+
 			"A HEAD request is no pull, so such a repository may be in use. "+historyDelay)
 )

@@ -81,11 +81,12 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 }
 
 // PresentTags returns for each i whether the tag names[i] exists in the repository with the id
-// repositories[i]. It returns false for a repository that was deleted.
+// repositories[i]. What is in the trash exists: it may be restored, and needs its statistics then.
+// PresentTags returns false for a repository that was deleted for good.
 func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names []string) ([]bool, error) {
 	return c.present(ctx, `
 		SELECT want.nth FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS want (repository, name, nth)
-		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM live_repositories WHERE id = want.repository OFFSET 0) r
+		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM named_repositories WHERE id = want.repository OFFSET 0) r
 		CROSS JOIN LATERAL (
 			SELECT FROM tags
 			WHERE repository_id = want.repository AND top_level_namespace_id = r.top_level_namespace_id AND name = want.name
@@ -93,7 +94,7 @@ func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names [
 }
 
 // PresentManifests returns for each i whether manifests[i] exists in the repository with the
-// id repositories[i]. It returns false for a repository that was deleted.
+// id repositories[i]. As for PresentTags, what is in the trash exists.
 func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, manifests []oci.Digest) ([]bool, error) {
 	raw := make([][]byte, len(manifests))
 	for i, d := range manifests {
@@ -101,7 +102,7 @@ func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, ma
 	}
 	return c.present(ctx, `
 		SELECT want.nth FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS want (repository, digest, nth)
-		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM live_repositories WHERE id = want.repository OFFSET 0) r
+		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM named_repositories WHERE id = want.repository OFFSET 0) r
 		CROSS JOIN LATERAL (
 			SELECT FROM manifests
 			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = want.repository AND digest = want.digest

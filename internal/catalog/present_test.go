@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -68,4 +69,45 @@ func TestPresentIn(t *testing.T) {
 			t.Errorf("nothing: %v, %v", none, err)
 		}
 	})
+}
+
+// TestPresentInTrash: what is in the trash exists for the statistics of pulls, because it may come
+// back: a repository, and a namespace with all that is in it. Once it is purged, it doesn't.
+func TestPresentInTrash(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := withTrash(t, dbtest.DSN(t))
+	a, b := s.Put(t, "acme/app", indexOf("a"), "v1"), s.Put(t, "zoo/web", indexOf("b"), "v1")
+	var ids []int64
+	for _, path := range []string{"acme/app", "zoo/web"} {
+		p, err := s.Present(ctx, path, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, p.Repository)
+	}
+	want := func(when string, want ...bool) {
+		t.Helper()
+		if tags, err := s.PresentTags(ctx, ids, []string{"v1", "v1"}); err != nil || !slices.Equal(tags, want) {
+			t.Errorf("tags %s: %v, %v, want %v", when, tags, err, want)
+		}
+		if manifests, err := s.PresentManifests(ctx, ids, []oci.Digest{a, b}); err != nil || !slices.Equal(manifests, want) {
+			t.Errorf("manifests %s: %v, %v, want %v", when, manifests, err, want)
+		}
+	}
+	repository, err := s.RemoveRepository(ctx, "acme/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, err := s.RemoveNamespace(ctx, "zoo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("in the trash", true, true)
+	for _, id := range []string{repository, namespace} {
+		if err := s.PurgeTrashed(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("after the purge", false, false)
 }

@@ -41,8 +41,8 @@ func (d *Databases) check() error {
 // clean-up after a deletion comes later and finds the rows that fn wrote. If audit log and
 // statistics are in one database, tx also locks the repositories; otherwise a second
 // transaction, in the log's database, locks them, and ends after tx. If this second transaction fails
-// after tx was committed, withAlive may call fn again; fn must notice that its first call was
-// committed, and change nothing.
+// after tx was committed, withAlive may call fn again. So fn must add nothing twice, and it may find
+// other rows than those for whose repositories `ids` was made.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive living, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (living, error) {
 		if len(ids) == 0 {

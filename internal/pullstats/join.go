@@ -159,10 +159,10 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 // joinPending joins the GETs by digest that came before the time `before` with their HEADs
 // by tag, in the order of the GETs' times, and adds each joined GET to `sum` as a pull of
 // the HEAD's tag. Then it deletes these GETs from pullstatisticspending, and also the HEADs
-// that no GET can use any more. `alive` has the repositories that exist; they can't be
-// deleted before tx ends. `more` says that further GETs from before the time `before` are
-// left.
-func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive living, sum adder) (more bool, err error) {
+// that no GET can use any more. `alive` has those of the repositories `asked` that exist; they
+// can't be deleted before tx ends. `asked` is in ascending order. `more` says that further GETs
+// from before the time `before` are left.
+func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, asked []int64, alive living, sum adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
 		return false, err
@@ -174,6 +174,12 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
 		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)
+	}
+	// Another worker may have joined GETs since the repositories were asked for, so that these are
+	// others. A GET whose repository nobody has asked for isn't taken for one of a repository that
+	// is gone: it waits with all later GETs for the next call, which asks for it.
+	if n := slices.IndexFunc(rows, func(r *pendingRow) bool { return r.unasked(asked) }); n >= 0 {
+		rows, settled, more = rows[:n], rows[n].left[0].Time, true
 	}
 	gets := takeBefore(rows, settled)
 	if len(gets) > 0 {
@@ -191,6 +197,14 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	// compares only the time of a row's first HEAD, and the row's last HEAD may be later by
 	// MaxSpan. So MaxSpan is subtracted too.
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
+}
+
+// unasked says whether the row's GETs may count for a tag of a repository that isn't among `asked`.
+// GETs that Redis has counted only use up HEADs, so nobody needs to know whether their repositories
+// exist.
+func (r *pendingRow) unasked(asked []int64) bool {
+	_, found := slices.BinarySearch(asked, r.repository)
+	return r.digest != "" && !found
 }
 
 // takeBefore removes from rows the GETs that came before the time `before`, and returns
@@ -339,8 +353,8 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 }
 
 // pendingRepositories returns the ids of the repositories of the GETs by digest that
-// joinPending will join next. The caller locks these repositories before it calls
-// joinPending.
+// joinPending will join next, unless another worker joins them first. The caller locks these
+// repositories before it calls joinPending.
 func (w *SyncWorker) pendingRepositories(ctx context.Context, before time.Time) ([]int64, error) {
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT DISTINCT repository_id FROM (

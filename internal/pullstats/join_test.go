@@ -259,6 +259,40 @@ func TestJoinWaits(t *testing.T) {
 	}
 }
 
+// Two workers look at the same GET by digest, which is the older of two, and the second worker joins
+// it first. The first worker then finds the other GET, for whose repository it has not asked. It must
+// not take this repository for a deleted one: the GET must count for its tag.
+func TestJoinOfTwoWorkers(t *testing.T) {
+	t.Parallel()
+	each(t, 2, func(t *testing.T, s *shop) {
+		rec := s.recorder(t, nil)
+		for i, tag := range []string{"v1", "v2"} {
+			rec.Checked(t.Context(), s.client("a", i, tag, "x"))
+			rec.Pulled(t.Context(), s.client("a", i, "", "x"))
+		}
+		finish(t, rec)
+		one := func(o *SyncOptions) { o.Batch = 1 }
+		first, second := s.worker(t, one), s.worker(t, one)
+		met := false
+		first.crash = func(step string) error {
+			// When both HEADs and both GETs are pending, the log has nothing more, so that the watermark stays.
+			if met || step != "read" || number(t, s.stats, "SELECT count(*) FROM pullstatisticspending") != 4 {
+				return nil
+			}
+			met = true
+			_, err := second.batch(t.Context())
+			return err
+		}
+		settle(t, first)
+		if !met {
+			t.Fatal("the workers don't meet")
+		}
+		s.wantCounts(t, map[string]int64{
+			tagName(s, 0, "v1"): 1, manifestName(s, 0, "x"): 1, tagName(s, 1, "v2"): 1, manifestName(s, 1, "x"): 1,
+		})
+	})
+}
+
 // Join = -1 switches joining off. With Join = 1 ms a GET that comes 5 ms after the HEAD
 // isn't joined. In both cases the GET must count for the manifest alone.
 func TestJoinSettings(t *testing.T) {

@@ -40,9 +40,12 @@ const (
 type LastUsedOptions struct {
 	Databases
 	// Every is how often last-used times are written to the database. Default 5 s.
-	Every  time.Duration
-	Log    *slog.Logger    // default slog.Default()
-	Worker *worker.Metrics // nil: none
+	Every time.Duration
+	// ClocksFit returns an error while the clocks aren't fit to judge by. Then a stored time stays that
+	// is in the future: the clock may be behind, and the time right. Nil: they always are.
+	ClocksFit func(ctx context.Context) error
+	Log       *slog.Logger    // default slog.Default()
+	Worker    *worker.Metrics // nil: none
 }
 
 // LastUsedRecorder records last-used times: when a client used a tag or manifest other than
@@ -300,8 +303,9 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 	for i, o := range list {
 		ids[i] = o.repository
 	}
+	fit := m.opt.ClocksFit == nil || m.opt.ClocksFit(ctx) == nil
 	err := m.opt.withAlive(ctx, slices.Compact(ids), func(alive living, tx pgx.Tx) error {
-		return upsertLastUsed(ctx, tx, list, alive)
+		return upsertLastUsed(ctx, tx, list, alive, fit)
 	})
 	if err != nil {
 		return fmt.Errorf("writing last-used times: %w", err)
@@ -316,7 +320,9 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 	return nil
 }
 
-func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living) error {
+// upsertLastUsed writes times that are later than the stored ones, and with `fit` also instead of those
+// of the future, which are from before the clock was set back.
+func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living, fit bool) error {
 	for _, part := range []struct {
 		manifests  bool
 		table, key string
@@ -337,8 +343,8 @@ func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living) e
 			SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[])
 			ON CONFLICT (repository_id, %[2]s) DO UPDATE SET last_check_date = EXCLUDED.last_check_date
 			WHERE s.last_check_date IS NULL OR s.last_check_date < EXCLUDED.last_check_date
-				OR s.last_check_date > now() + interval '10 minutes' -- from before the clock was set back`, part.table, part.key),
-			repositories, names, times); err != nil {
+				OR $4 AND s.last_check_date > now() + interval '10 minutes'`, part.table, part.key),
+			repositories, names, times, fit); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,8 @@
 package pullstats
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -71,6 +73,49 @@ func TestClockSetBack(t *testing.T) {
 	}
 	if n := number(t, s.stats, "SELECT count(*) FROM tagpullstatistics WHERE tag_name = 'v1' AND last_check_date IS NOT NULL"); n != 0 {
 		t.Error("Reset has made up a use")
+	}
+}
+
+// The database's clock is behind, and in doubt, so what is right looks like the future: since when uses are
+// recorded, and when a tag was last used. Neither a start nor a HEAD may replace that by an earlier
+// time. When the clock is fit again, what is still in the future is mended.
+func TestClockBehind(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	doubt := errors.New("in doubt")
+	w := s.worker(t, func(o *SyncOptions) { o.ClocksFit = func(context.Context) error { return doubt } })
+	must(t, w.Sync(t.Context()))
+	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() + interval '55 days', checks_since = now() + interval '50 days'")
+	exec(t, s.stats, "INSERT INTO tagpullstatistics (repository_id, tag_name, last_check_date) VALUES ($1, 'prod', now() + interval '60 days')", s.repositories[0])
+	used := func() time.Duration {
+		t.Helper()
+		uses, err := w.Uses(t.Context(), s.repositories[0], []string{"prod"}, nil)
+		must(t, err)
+		return time.Until(uses.Tags["prod"])
+	}
+	head := func() {
+		t.Helper()
+		m, err := NewLastUsedRecorder(LastUsedOptions{Databases: s.databases(), ClocksFit: func(context.Context) error { return doubt }, Log: quiet})
+		must(t, err)
+		m.tagUsed(s.repositories[0], "prod", time.Now())
+		must(t, m.write(t.Context(), m.due()))
+	}
+	head()
+	must(t, w.Sync(t.Context()))
+	if st := s.counts(t); time.Until(st.Since) < 54*24*time.Hour || time.Until(st.Checks) < 49*24*time.Hour {
+		t.Errorf("while the clock was behind, uses were recorded since %v, HEADs since %v", st.Since, st.Checks)
+	}
+	if until := used(); until < 59*24*time.Hour {
+		t.Errorf("a HEAD by a clock that is behind made the last use %v from now", until)
+	}
+	doubt = nil
+	head()
+	must(t, w.Sync(t.Context()))
+	if st := s.counts(t); time.Since(st.Since).Abs() > time.Minute || time.Since(st.Checks).Abs() > time.Minute {
+		t.Errorf("with a clock that is fit, uses are recorded since %v, HEADs since %v", st.Since, st.Checks)
+	}
+	if until := used(); until.Abs() > time.Minute {
+		t.Errorf("with a clock that is fit, the last use is %v from now", until)
 	}
 }
 

@@ -1,9 +1,12 @@
 package pullstats
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
 )
 
 // A process that has recorded pulls is killed, or stops, in several states. If it was
@@ -64,6 +67,35 @@ func TestKilledProcess(t *testing.T) {
 	if n := number(t, s.stats, "SELECT count(*) FROM pullrecorders WHERE ended_at IS NULL"); n != 1 {
 		t.Errorf("%d processes are known, want the one that is back", n)
 	}
+}
+
+// The database was set back to an earlier state, of which nothing shows what was used since then.
+// Recover must record that uses are known from now on only, and Reset, after a move, that they are
+// known as before. Both must end what keeps the worker from counting.
+func TestRecover(t *testing.T) {
+	t.Parallel()
+	each(t, 1, func(t *testing.T, s *shop) {
+		w := s.worker(t)
+		must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon)))
+		settle(t, w)
+		for _, step := range []struct {
+			name   string
+			reset  func(ctx context.Context) (int64, error)
+			recent bool
+		}{{"a move", w.Reset, false}, {"a recovery", w.Recover, true}} {
+			exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1, checks_since = $1, last_processed_xid = '1099511627776'", noon)
+			if n, err := step.reset(t.Context()); err != nil || n != 0 {
+				t.Errorf("%s: %d pulls are to be counted, %v", step.name, n, err)
+			}
+			st, err := w.Status(t.Context())
+			must(t, err)
+			if st.Foreign || (time.Since(st.Since) < time.Minute) != step.recent || (time.Since(st.Checks) < time.Minute) != step.recent {
+				t.Errorf("%s: %+v", step.name, st)
+			}
+		}
+		settle(t, w)
+		compare(t, s.books(t), truth([]audit.Entry{s.pull(0, "v1", "a", noon)}))
+	})
 }
 
 // One process has no Redis client, while another process counts in Redis. The process

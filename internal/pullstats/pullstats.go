@@ -71,7 +71,10 @@
 // all that was written until then. So the result depends neither on the order of commits, nor on where batches
 // end, nor on which process reads: GETs are joined in the order of their times. One
 // transaction, which locks the watermark's row, counts a joined GET for the tag and deletes
-// it from pullstatisticspending, so the GET counts once.
+// it from pullstatisticspending, so the GET counts once. Before that it locks the repositories of
+// the GETs. If another worker has joined these GETs meanwhile, the transaction finds others: it
+// joins those whose repositories it has locked, and leaves the rest to the next one, so that no GET
+// is taken for one of a deleted repository.
 //
 // If Redis counts, a GET by digest is sent to Redis only when Redis has every HEAD that came
 // before it: this process has sent its own, and the other processes have reported (sent_to) that

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -20,6 +21,9 @@ type RecorderOptions struct {
 	// Count says whether pulls are counted. If false they are only logged, so that they can
 	// be counted later.
 	Count bool
+	// Stats is the database of the statistics, where a process that doesn't count pulls tells that
+	// it has lost some. Nil: nobody counts them. It isn't used if Count is set.
+	Stats *db.DB
 	// Redis counts the pulls if Count is set. Nil: the SyncWorker, which reads the audit
 	// log, counts them.
 	Redis *Redis
@@ -53,6 +57,7 @@ type Recorder struct {
 	opt      RecorderOptions
 	queue    *redisQueue // nil: Redis doesn't count
 	presence *presence   // nil: pulls aren't counted
+	losses   *losses     // nil: pulls are counted, or aren't logged
 }
 
 // NewRecorder makes a recorder. It sends nothing to Redis until Run or Close is called.
@@ -76,6 +81,8 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Count {
 		r.presence = newPresence(r)
 		o.LastUsed.setClock(r.presence.now)
+	} else if o.Log != nil && o.Stats != nil {
+		r.losses = newLosses(o)
 	}
 	return r
 }
@@ -136,10 +143,14 @@ func (r *Recorder) Open(ctx context.Context) error {
 }
 
 // Run sends pulls to Redis, and reports to the other processes up to which time this
-// process's pulls are written. When ctx ends, Run returns nil; Close sends the pulls that
+// process's pulls are written. If this process counts no pulls, Run reports those that it couldn't
+// log. When ctx ends, Run returns nil; Close sends the pulls that
 // are left.
 func (r *Recorder) Run(ctx context.Context) error {
-	if r == nil || r.presence == nil {
+	switch {
+	case r != nil && r.losses != nil:
+		return r.losses.loop.Run(ctx)
+	case r == nil || r.presence == nil:
 		<-ctx.Done()
 		return nil
 	}
@@ -164,7 +175,10 @@ func (r *Recorder) Close(ctx context.Context) {
 // Leave reports that this process records no more pulls and, if `lost` is set, that some of
 // its pulls were not written. Call it after the Close of the log and of LastUsed.
 func (r *Recorder) Leave(ctx context.Context, lost bool) error {
-	if r == nil || r.presence == nil {
+	switch {
+	case r != nil && r.losses != nil:
+		return r.losses.tell(ctx, lost)
+	case r == nil || r.presence == nil:
 		return nil
 	}
 	return r.presence.close(ctx, lost)
@@ -254,6 +268,7 @@ func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	}
 	switch {
 	case !r.opt.Count:
+		r.losses.wake()
 	case e.CountedBy == audit.CountedByAudit:
 		r.uncounted(e)
 	case e.CountedBy == audit.CountedByRedis && r.opt.Log != nil:

@@ -109,6 +109,54 @@ func TestPullInTwoProcesses(t *testing.T) {
 	}
 }
 
+// A process logs pulls and doesn't count them. If it drops pulls, because the log's buffer is full, or
+// stops without having written them, the statistics must count as complete only from then on.
+func TestLoggedPullsAreLost(t *testing.T) {
+	t.Parallel()
+	each(t, 1, func(t *testing.T, s *shop) {
+		must(t, s.worker(t).Sync(t.Context()))
+		logging := func() *Recorder {
+			exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '60 days'")
+			log := audit.NewRecorder(audit.RecorderOptions{DB: s.log, Buffer: 1, Patience: time.Millisecond, Alive: alive, Log: quiet})
+			return NewRecorder(RecorderOptions{Log: log, Stats: s.stats, Logger: quiet})
+		}
+		moved := func() bool { return time.Since(s.since(t)) < time.Hour }
+		fill := func(rec *Recorder) {
+			for _, client := range []string{"a", "b", "c"} {
+				rec.Pulled(t.Context(), s.client(client, 0, "v1", "x"))
+			}
+			if rec.opt.Log.Dropped() == 0 {
+				t.Fatal("no pull is dropped")
+			}
+		}
+
+		rec := logging()
+		stop := running(t, rec)
+		fill(rec)
+		until(t, "the mark", moved)
+		stop()
+
+		rec = logging()
+		fill(rec)
+		must(t, rec.Leave(t.Context(), false))
+		if !moved() {
+			t.Error("a process that had dropped pulls stopped, and statistics count as complete")
+		}
+
+		rec = logging()
+		rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+		must(t, rec.opt.Log.Close(t.Context()))
+		must(t, rec.Leave(t.Context(), false))
+		if moved() {
+			t.Error("a process stopped that had written all pulls, and statistics count as incomplete")
+		}
+		must(t, rec.Leave(t.Context(), true))
+		if !moved() {
+			t.Error("a process stopped without having written all pulls, and statistics count as complete")
+		}
+	})
+}
+
 // pick and takeScript must choose the same HEAD for a GET by digest.
 func TestPick(t *testing.T) {
 	t.Parallel()

@@ -184,6 +184,8 @@ type Status struct {
 	Counted int64
 	// Checked is when a SyncWorker last looked for uncounted pulls.
 	Checked time.Time
+	// Now is the time of this status, by the clock of the statistics' database.
+	Now time.Time
 	// Foreign says that no pull can be counted until Reset is called: see ErrForeignLog.
 	Foreign bool
 	// Unseen says that Redis may have pulls that this process can't read: see ErrUnseen.
@@ -211,7 +213,7 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	out := Status{Since: s.Since, Counts: s.Counts, Checks: s.Checks, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
+	out := Status{Since: s.Since, Counts: s.Counts, Checks: s.Checks, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Now: s.now.UTC(), Foreign: log.Foreign}
 	if out.Unseen, err = w.unseen(ctx); err != nil {
 		return Status{}, err
 	}
@@ -262,7 +264,8 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 // two transactions, the SyncWorker still refuses to count and Reset can be run again. The
 // repeated Reset recognizes uncounted pulls by their age alone.
 //
-// Reset first mends times in the statistics that are in the future (mendAll).
+// Reset first mends times in the statistics that are in the future (mendAll). It takes the database
+// for complete: after a recovery, [SyncWorker.Recover] is to be called instead.
 func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	if err := w.reading.Acquire(ctx, 1); err != nil {
 		return 0, err
@@ -307,6 +310,20 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		return 0, fmt.Errorf("resetting the pull statistics: %w", err)
 	}
 	return unread, nil
+}
+
+// Recover is Reset for a database that was set back to an earlier state. Uses from between that state
+// and now are unknown, also those that no other mark shows. So Recover first records that statistics,
+// and HEAD requests as uses, are complete from now on only. A crash before the end of Reset then leaves
+// nothing that looks complete.
+func (w *SyncWorker) Recover(ctx context.Context) (unread int64, err error) {
+	if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+		return 0, err
+	}
+	if err := Unchecked(ctx, w.opt.Stats, 0); err != nil {
+		return 0, err
+	}
+	return w.Reset(ctx)
 }
 
 // unhurried lifts the pool's time limits for the transaction tx, which takes long. It also

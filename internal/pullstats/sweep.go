@@ -22,7 +22,7 @@ const sweepPage = 1000
 // SweeperOptions configures a Sweeper.
 type SweeperOptions struct {
 	Stats *db.DB // required: the database of the statistics
-	// Tags says which tags exist: the i-th result belongs to the tag names[i] of the
+	// Tags says which tags exist, also in the trash: the i-th result belongs to the tag names[i] of the
 	// repository with the id repositories[i]. Required.
 	Tags func(ctx context.Context, repositories []int64, names []string) ([]bool, error)
 	// Manifests says in the same way which manifests exist. Required.

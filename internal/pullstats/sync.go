@@ -38,9 +38,12 @@ type SyncOptions struct {
 	// Patience is how long Settle waits for processes before it returns ErrUnsettled. Default
 	// 15 s.
 	Patience time.Duration
-	Logger   *slog.Logger    // default slog.Default()
-	Metrics  *Metrics        // nil: none
-	Worker   *worker.Metrics // nil: none
+	// ClocksFit returns an error while the clocks aren't fit to judge by. Then no time in the future
+	// is mended: the clock may be behind, and the time right. Nil: they always are.
+	ClocksFit func(ctx context.Context) error
+	Logger    *slog.Logger    // default slog.Default()
+	Metrics   *Metrics        // nil: none
+	Worker    *worker.Metrics // nil: none
 }
 
 // SyncWorker counts the pulls that are in the audit log and adds them to the statistics.
@@ -249,12 +252,12 @@ type tally struct {
 
 // count adds `pulls` to the statistics and moves the watermark past them, in one
 // transaction. It also joins pulls by digest from before the time `ripe`, and counts them
-// for their tags; `pending` has the repositories of these pulls. If another worker has
-// moved the watermark since s was read, count does nothing and returns a tally with `lost`
-// set.
+// for their tags, as far as `pending` has their repositories. If another worker has moved the
+// watermark since s was read, count does nothing and returns a tally with `lost` set.
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
 	mine, elsewhere, heads := split(pulls)
-	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive living, tx pgx.Tx) error {
+	asked := sorted(append(repositories(mine), pending...))
+	err = w.opt.withAlive(ctx, asked, func(alive living, tx pgx.Tx) error {
 		var living []audit.Pull
 		for _, p := range mine {
 			if alive.has(p.RepositoryID) {
@@ -273,7 +276,7 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 		}
 		sum := newAdder(alive)
 		sum.addPulls(living)
-		if t.more, err = w.joinPending(ctx, tx, ripe, alive, sum); err != nil {
+		if t.more, err = w.joinPending(ctx, tx, ripe, asked, alive, sum); err != nil {
 			return err
 		}
 		if err := sum.counts().write(ctx, tx); err != nil { // each row once, in key order

@@ -532,9 +532,9 @@ CREATE INDEX gc_blob_review_queue_set_aside_at_idx
     ON gc_blob_review_queue (set_aside_at) WHERE set_aside_at IS NOT NULL;
 
 -- Policies of auto-pruning may say how long a manifest that nothing references stays, beyond the
--- review delay (keepUntagged). A review that keeps such a manifest records in unused_since since
--- when nothing references it, and sets the row's event to keep_untagged; the next event replaces
--- the event, and the time then counts from there.
+-- review delay (keepUntagged). That counts from the last event, whose time is in unused_since. A
+-- review that keeps such a manifest sets the row's event to keep_untagged; the next event replaces
+-- both, and the time then counts from there.
 CREATE TABLE gc_manifest_review_queue (
     top_level_namespace_id bigint NOT NULL,
     repository_id          bigint NOT NULL,
@@ -548,7 +548,7 @@ CREATE TABLE gc_manifest_review_queue (
     last_error             text,
     PRIMARY KEY (manifest_id, repository_id, top_level_namespace_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
-COMMENT ON COLUMN gc_manifest_review_queue.unused_since IS 'since when nothing references the manifest; of rows with the event keep_untagged';
+COMMENT ON COLUMN gc_manifest_review_queue.unused_since IS 'time of the last event: since when nothing references the manifest, if nothing does';
 
 CREATE INDEX gc_manifest_review_queue_review_after_idx
     ON gc_manifest_review_queue (review_after, top_level_namespace_id, repository_id, manifest_id)

@@ -52,3 +52,17 @@ CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository b
             WHERE c.top_level_namespace_id = namespace AND c.repository_id = repository AND c.id BETWEEN x.child_id AND x.child_id
             ORDER BY c.id LIMIT 1) c) children
 $$;
+
+-- purser_trashed_repositories returns the repositories in the trash: those that were deleted, and those
+-- of deleted namespaces. item is the id in the trash of what was deleted.
+CREATE OR REPLACE FUNCTION purser_trashed_repositories ()
+    RETURNS TABLE (top_level_namespace_id bigint, id bigint, path text, item text, purge_after timestamptz)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT r.top_level_namespace_id, r.id, r.deleted_path, 'repository-' || r.id, r.purge_after
+    FROM repositories r WHERE r.deleted_at IS NOT NULL
+    UNION ALL
+    SELECT n.id, r.id, r.path, 'namespace-' || n.id, n.purge_after
+    FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
+    WHERE n.deleted_at IS NOT NULL
+$$;

@@ -433,3 +433,59 @@ func TestExplainTrash(t *testing.T) {
 		t.Errorf("got %q, want %q first", got, want)
 	}
 }
+
+// TestExplainManifestInTrash: a manifest that only repositories in the trash have isn't taken for one
+// that was never pushed. The errors name what was deleted, and until when it is kept.
+func TestExplainManifestInTrash(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = time.Hour })}
+	put := func(path string, n int) oci.Digest {
+		return b.Put(t, path, catalogtest.Numbered(t, n, b.Push(t, path, "config")), "v1")
+	}
+	d, alone := put("acme/app", 1), put("gone/app", 2)
+	put("gone/app", 1)
+	repository, err := b.RemoveRepository(ctx, "acme/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, err := b.RemoveNamespace(ctx, "gone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const until = ` until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\)`
+	acme, gone := `acme/app \(in the trash as `+repository+until, `gone/app \(in the trash as `+namespace+until
+	says := func(err error, code oci.Code, want string) {
+		t.Helper()
+		catalogtest.WantCode(t, err, code)
+		if !regexp.MustCompile(want).MatchString(err.Error()) {
+			t.Errorf("it says %v, want %s", err, want)
+		}
+	}
+	tagged := func(path, tag string) error {
+		_, err := explain.Tagged(ctx, b.Collector, path, tag)
+		return err
+	}
+	manifest := func(path string, d oci.Digest) error {
+		_, err := b.ExplainManifest(ctx, path, d)
+		return err
+	}
+	blob := func(d oci.Digest) error {
+		_, err := b.ExplainBlob(ctx, d)
+		return err
+	}
+	const keeps = "; garbage collection keeps what was deleted: "
+	says(blob(alone), oci.BlobUnknown, alone.String()+" is not a blob, but a manifest"+keeps+gone+"$")
+	says(blob(d), oci.BlobUnknown, keeps+"(acme.*gone|gone.*acme)")
+	says(manifest("acme/app", d), oci.NameUnknown, "repository acme/app is not known to this registry"+keeps+acme+"$")
+	says(tagged("acme/app", "v1"), oci.NameUnknown, keeps+acme+"$")
+	says(manifest("gone/app", d), oci.NameUnknown, keeps+gone+"$")
+	says(manifest("acme/app", alone), oci.NameUnknown, "is not known to this registry$")
+	says(tagged("acme/app", "v2"), oci.NameUnknown, "is not known to this registry$")
+
+	put("acme/app", 3)
+	put("gone/web", 1) // another namespace of the name gone
+	says(manifest("acme/app", d), oci.ManifestUnknown, "is not known to repository acme/app$") // it is another repository
+	says(manifest("gone/app", d), oci.NameUnknown, "is not known to this registry$")
+	says(blob(d), oci.BlobUnknown, "but a manifest of gone/web: name its repository too, as in gone/web@"+d.String()+"; what was deleted has it too: ")
+}

@@ -64,14 +64,14 @@ type ExplainedSubject struct {
 
 // Manifest explains what refers to the manifest with the digest `d` in the repository at
 // `path`, and what garbage collection will do with it. It returns the error NAME_UNKNOWN if
-// there is no such repository, and MANIFEST_UNKNOWN if the repository doesn't have the
-// manifest.
+// there is no such repository, which names a deleted one that has the manifest, and
+// MANIFEST_UNKNOWN if the repository doesn't have it.
 func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (ManifestExplanation, error) {
 	e := ManifestExplanation{Repository: path, Digest: d}
 	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
 		r, err := findRepository(ctx, tx, path)
 		if err != nil {
-			return err
+			return lookInTrash(ctx, tx, err, path, hasManifest, d.Bytes())
 		}
 		var id int64
 		var subject []byte

@@ -17,15 +17,25 @@ func (a *API) pullHistory(ctx context.Context, read func(pulls *pullstats.Reader
 	if err != nil {
 		return nil, a.pullsFailed(ctx, err)
 	}
-	recorded, err := a.opt.Pulls.Since(ctx)
+	recorded, err := a.recordedSince(ctx)
 	if err != nil {
-		return nil, a.pullsFailed(ctx, err)
+		return nil, err
 	}
-	out := &api.PullHistory{Since: date(h.Since), Days: make([]api.PullDay, len(h.Days)), Total: h.Total, RecordedSince: optional(recorded)}
+	out := &api.PullHistory{Since: date(h.Since), Days: make([]api.PullDay, len(h.Days)), Total: h.Total, RecordedSince: recorded}
 	for i, d := range h.Days {
 		out.Days[i] = api.PullDay{Day: d.Day.Format(time.DateOnly), Pulls: d.Pulls}
 	}
 	return out, nil
+}
+
+// recordedSince returns since when every pull is counted, nil if nothing was counted yet. Its error is
+// meant for the client. Call it after what was pulled has been read: the time only moves forward.
+func (a *API) recordedSince(ctx context.Context) (*time.Time, error) {
+	t, err := a.opt.Pulls.Since(ctx)
+	if err != nil {
+		return nil, a.pullsFailed(ctx, err)
+	}
+	return optional(t.UTC()), nil
 }
 
 // date returns nil for the zero time.
@@ -153,7 +163,11 @@ func (a *API) topRepositories(ctx context.Context, in *api.TopRepositoriesQuery)
 	if err != nil {
 		return nil, a.topFailed(ctx, err)
 	}
-	out := &api.TopRepositories{Since: date(top.Since), All: top.All}
+	recorded, err := a.recordedSince(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.TopRepositories{Since: date(top.Since), All: top.All, RecordedSince: recorded}
 	out.Repositories, err = a.shownRepositories(ctx, top.List, min(in.Limit, 1000))
 	return out, err
 }
@@ -203,7 +217,11 @@ func (a *API) topTags(ctx context.Context, in *api.TopTagsQuery) (*api.TopTags, 
 	if err != nil {
 		return nil, a.topFailed(ctx, err)
 	}
-	out := &api.TopTags{Since: date(top.Since), All: top.All}
+	recorded, err := a.recordedSince(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.TopTags{Since: date(top.Since), All: top.All, RecordedSince: recorded}
 	out.Tags, err = a.shownTags(ctx, in.Repository, here.Repository, top.List, min(in.Limit, 1000))
 	return out, err
 }
@@ -260,7 +278,14 @@ func (a *API) listUnpulled(ctx context.Context, in *api.UnpulledQuery) (*api.Unp
 	if err != nil {
 		return nil, a.pullsFailed(ctx, err)
 	}
-	out := &api.UnpulledRepositories{Since: date(since), Repositories: []string{}}
+	recorded, err := a.recordedSince(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if recorded != nil && recorded.After(since) {
+		since = *recorded // of earlier days nobody knows that there were no pulls
+	}
+	out := &api.UnpulledRepositories{Since: date(since), RecordedSince: recorded, Repositories: []string{}}
 	for _, r := range found {
 		if !pulled[r.ID] {
 			out.Repositories = append(out.Repositories, r.Path)

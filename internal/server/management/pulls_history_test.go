@@ -86,6 +86,39 @@ func TestPullHistory(t *testing.T) {
 	}
 }
 
+// TestNotPulledSince: the history is older than the time since when every pull is counted. A list of
+// what wasn't pulled must not speak of the days before that time, and all lists must name it.
+func TestNotPulledSince(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	flush(0)
+	for ago, known := range map[string]bool{"5 days": false, "50 days": true} {
+		r.Exec(t, "UPDATE pullstatisticsprocessingstate SET history_since = now() - interval '60 days', recorded_since = now() - $1::text::interval", ago)
+		var want time.Time
+		if err := r.DB.Pool.QueryRow(t.Context(), "SELECT recorded_since FROM pullstatisticsprocessingstate").Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+		day := want.UTC().Format(time.DateOnly)
+		var unpulled api.UnpulledRepositories
+		r.Manage(t, "GET", "/pull_statistics/unpulled", "").Into(t, 200, &unpulled)
+		if fmt.Sprint(unpulled.Repositories) != "[acme/app]" || unpulled.Since == nil || (*unpulled.Since > day) != known || *unpulled.Since < day {
+			t.Errorf("every pull of the last %s is counted: %+v", ago, unpulled)
+		}
+		var top api.TopRepositories
+		r.Manage(t, "GET", "/pull_statistics/top", "").Into(t, 200, &top)
+		var tags api.TopTags
+		r.Manage(t, "GET", "/repository/acme/app/pull_statistics/top", "").Into(t, 200, &tags)
+		var list statisticsList
+		r.Manage(t, "GET", "/repository?statistics=true", "").Into(t, 200, &list)
+		for i, got := range []*time.Time{unpulled.RecordedSince, top.RecordedSince, tags.RecordedSince, list.Repositories[0].RecentPulls.RecordedSince} {
+			if got == nil || !got.Equal(want) {
+				t.Errorf("list %d: every pull is counted since %v, want %v", i, got, want)
+			}
+		}
+	}
+}
+
 // TestPullHistoryShowsWhatOneMayRead: lists have only repositories from which the client may
 // pull, and the sums of a namespace are for those who have a role in all of it.
 func TestPullHistoryShowsWhatOneMayRead(t *testing.T) {

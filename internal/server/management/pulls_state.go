@@ -109,7 +109,11 @@ func (a *API) addPullState() {
 		if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics"}); err != nil {
 			return nil, err
 		}
-		unread, err := a.opt.PullStats.Reset(ctx)
+		reset := a.opt.PullStats.Recover
+		if in.NothingLost {
+			reset = a.opt.PullStats.Reset
+		}
+		unread, err := reset(ctx)
 		if err != nil {
 			return nil, a.pullsFailed(ctx, err)
 		}

@@ -232,7 +232,8 @@ func TestAPIPullsRefused(t *testing.T) {
 // TestAPIPullState: the position up to which the audit log was read has a transaction id that
 // is higher than all those in the audit log, as after a restore of the database from a dump.
 // The state of pull counting must then name the command "purser pulls reset", and the API must
-// refuse a flush. After a reset, a flush must succeed.
+// refuse a flush. After a reset, a flush must succeed. Pulls and uses must count as known from the
+// reset on only, unless the client says that nothing was lost.
 func TestAPIPullState(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -244,12 +245,16 @@ func TestAPIPullState(t *testing.T) {
 		Last    *time.Time `json:"last_processed_timestamp"`
 		XID     uint64     `json:"last_processed_xid"`
 		Problem string
+		Pulls   *time.Time `json:"recorded_since"`
+		Uses    *time.Time `json:"used_since"`
+		HEADs   *time.Time `json:"checks_since"`
 	}
 	r.Manage(t, "GET", "/pull_statistics", "").Into(t, 200, &state)
 	if state.Counted != 1 || !recent(state.Last) || state.XID == 0 || state.Problem != "" {
 		t.Errorf("%+v", state)
 	}
-	if _, err := r.DB.Pool.Exec(t.Context(), "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776'"); err != nil {
+	if _, err := r.DB.Pool.Exec(t.Context(),
+		"UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776', recorded_since = now() - interval '60 days', checks_since = now() - interval '60 days'"); err != nil {
 		t.Fatal(err)
 	}
 	r.Manage(t, "GET", "/pull_statistics", "").Into(t, 200, &state)
@@ -258,11 +263,20 @@ func TestAPIPullState(t *testing.T) {
 	}
 	r.Manage(t, "POST", "/pull_statistics/flush", "").Refused(t, 409, "invalid_request", "purser pulls reset")
 	var reset struct{ Unread *int64 }
-	r.Manage(t, "POST", "/pull_statistics/reset", "").Into(t, 200, &reset)
+	r.Manage(t, "POST", "/pull_statistics/reset?nothing_lost=true", "").Into(t, 200, &reset)
 	if reset.Unread == nil || *reset.Unread != 0 {
 		t.Errorf("%+v", reset)
 	}
 	state.Problem = ""
+	r.Manage(t, "GET", "/pull_statistics", "").Into(t, 200, &state)
+	if state.Problem != "" || recent(state.Pulls) || recent(state.Uses) || recent(state.HEADs) {
+		t.Errorf("after a move: %+v", state)
+	}
+	r.Manage(t, "POST", "/pull_statistics/reset", "").Into(t, 200, &reset)
+	r.Manage(t, "GET", "/pull_statistics", "").Into(t, 200, &state)
+	if !recent(state.Pulls) || !recent(state.Uses) || !recent(state.HEADs) {
+		t.Errorf("after a recovery: %+v", state)
+	}
 	r.Manage(t, "POST", "/pull_statistics/flush", "").Into(t, 200, &state)
 	if state.Counted != 1 || state.Problem != "" {
 		t.Errorf("%+v", state)

@@ -51,10 +51,14 @@ func (a *API) addStatistics(ctx context.Context, found []catalog.RepositoryInfo,
 		a.server.Warn(ctx, "listing repositories without the statistics of their pulls", err)
 		return nil
 	}
+	recorded, err := a.recordedSince(ctx)
+	if err != nil {
+		return nil // it is logged
+	}
 	for i, id := range ids {
 		p := recent.Repositories[id]
 		list[i].LastPulledAt = optional(p.Last)
-		list[i].RecentPulls = &api.RecentPulls{Since: date(recent.Since), Days: p.Days, Count: p.Total, Display: pullstats.Display(p.Total)}
+		list[i].RecentPulls = &api.RecentPulls{Since: date(recent.Since), Days: p.Days, Count: p.Total, Display: pullstats.Display(p.Total), RecordedSince: recorded}
 	}
 	return nil
 }

@@ -13,12 +13,14 @@ import (
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // unused returns a filter that selects the tags which, for as long as the parameter
 // not_pulled_for says, were neither pushed, nor pulled, nor asked for by HEAD. It returns nil if
 // the parameter is missing. It returns an error for the client if the parameter is invalid, if
-// the client asks for a page by number, or if the pull statistics are incomplete (knowsUses).
+// the client asks for a page by number, if the clocks aren't fit to judge by, or if the pull statistics
+// are incomplete (knowsUses).
 func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags, error) {
 	if !in.NotPulled.Given {
 		return nil, nil
@@ -30,18 +32,34 @@ func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags
 	if in.Page > 1 {
 		return nil, badQuery("page", "tags that weren't pulled for a while come by next_page alone")
 	}
-	since := time.Now().Add(-age.Duration())
-	if err := a.knowsUses(ctx, age, since); err != nil {
+	if err := a.trustsClocks(ctx, age); err != nil {
+		return nil, err
+	}
+	since, err := a.knowsUses(ctx, age)
+	if err != nil {
 		return nil, err
 	}
 	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
 }
 
-// knowsUses returns an error for the client if the pull statistics may lack pulls or HEAD
-// requests since the given time.
-func (a *API) knowsUses(ctx context.Context, age policy.Age, since time.Time) error {
-	refused := func(format string, args ...any) error {
-		return server.Refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
+// trustsClocks returns an error for the client while the clocks disagree or are in doubt: then nobody can
+// tell how long ago a tag was used. The times of pushes and uses are those of the databases.
+func (a *API) trustsClocks(ctx context.Context, age policy.Age) error {
+	if a.opt.Clocks == nil {
+		return nil
+	}
+	err := a.opt.Clocks.Check(ctx)
+	if errors.Is(err, worker.ErrRest) {
+		return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: %v", age, err)
+	}
+	return err
+}
+
+// knowsUses returns the time that is `age` ago by the clock of the statistics' database. It returns an
+// error for the client if the pull statistics may lack pulls or HEAD requests since that time.
+func (a *API) knowsUses(ctx context.Context, age policy.Age) (since time.Time, err error) {
+	refused := func(format string, args ...any) (time.Time, error) {
+		return since, server.Refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
 	}
 	if a.pullsOff() != nil {
 		return refused("pulls aren't counted here, because the setting pull_statistics.enabled is false")
@@ -49,9 +67,9 @@ func (a *API) knowsUses(ctx context.Context, age policy.Age, since time.Time) er
 	// Settle comes before Status: if a process has died with uses in memory, the status says so.
 	if err := a.opt.PullStats.Settle(ctx); err != nil {
 		if errors.Is(err, pullstats.ErrUnsettled) {
-			return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: %v", age, err)
+			return since, oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: %v", age, err)
 		}
-		return a.pullsFailed(ctx, err)
+		return since, a.pullsFailed(ctx, err)
 	}
 	status, err := a.opt.PullStats.Status(ctx)
 	behind := status.Behind
@@ -61,8 +79,9 @@ func (a *API) knowsUses(ctx context.Context, age policy.Age, since time.Time) er
 		behind = max(behind, inRedis)
 	}
 	if err != nil {
-		return a.pullsFailed(ctx, err)
+		return since, a.pullsFailed(ctx, err)
 	}
+	since = status.Now.Add(-age.Duration())
 	recorded, what := status.Since, "pulls are counted"
 	if status.Checks.After(recorded) {
 		recorded, what = status.Checks, "HEAD requests, which are uses too, are remembered"
@@ -76,10 +95,10 @@ func (a *API) knowsUses(ctx context.Context, age policy.Age, since time.Time) er
 		return refused("%s since %s, so they can be from %s on", what,
 			recorded.UTC().Format(time.RFC3339), recorded.Add(age.Duration()).UTC().Format(time.RFC3339))
 	case behind > judge.DefaultMaxBehind:
-		return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: the statistics of pulls are %s behind; "+
+		return since, oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: the statistics of pulls are %s behind; "+
 			"\"purser pulls status\" shows their progress", age, behind.Round(time.Second))
 	}
-	return nil
+	return since, nil
 }
 
 // lastUses returns when each of the tags was last pulled or asked for by HEAD. Only requests by

@@ -11,8 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -151,6 +153,60 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 		off := onDatabase(t, change)
 		off.Put(t, "acme/app", "v1", off.Simple(t, "acme/app", 1, nil))
 		off.Manage(t, "GET", tags+"90d", "").Refused(t, 409, "invalid_request", "pulls aren't counted here.*pull_statistics.enabled")
+	}
+}
+
+// TestAPITagsNotPulledForByTheDatabase: the database's clock is ten days behind that of the process. A
+// tag that was pushed 85 days ago by the database's clock wasn't unused for 90 days.
+func TestAPITagsNotPulledForByTheDatabase(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	d, stats := dbtest.Open(t, dsn), dbtest.Open(t, dsn+"&search_path=public,pg_catalog")
+	// The database's clock can't be set. A function of the same name that comes first stands for it, for
+	// statements that are prepared later.
+	if _, err := d.Pool.Exec(t.Context(), `CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz
+		LANGUAGE sql VOLATILE AS $$SELECT pg_catalog.clock_timestamp() - interval '10 days'$$`); err != nil {
+		t.Fatal(err)
+	}
+	r := replica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
+		var err error
+		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
+			t.Fatal(err)
+		}
+		places := pullstats.Databases{Log: d, Stats: stats, Alive: catalog.LivingNamespaces}
+		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for i, name := range []string{"old", "young"} {
+		r.Put(t, "acme/app", name, r.Simple(t, "acme/app", i, nil))
+	}
+	r.Manage(t, "POST", "/pull_statistics/flush", "").WantStatus(t, 200)
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '200 days', checks_since = now() - interval '200 days'")
+	r.Exec(t, "UPDATE tags SET updated_at = NULL, created_at = now() - CASE name WHEN 'old' THEN interval '101 days' ELSE interval '95 days' END")
+	var list tagList
+	r.Manage(t, "GET", "/repository/acme/app/tag/?not_pulled_for=90d", "").Into(t, 200, &list)
+	if list.names() != "old" {
+		t.Errorf("by the database's clock %q weren't used for 90 days, want old", list.names())
+	}
+}
+
+// TestAPITagsNotPulledForInDoubt: while the database's clock is in doubt, the API must say so, and list
+// nothing.
+func TestAPITagsNotPulledForInDoubt(t *testing.T) {
+	t.Parallel()
+	r := whole(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	r.Manage(t, "POST", "/pull_statistics/flush", "").WantStatus(t, 200)
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '200 days', checks_since = now() - interval '200 days'")
+	r.Exec(t, "INSERT INTO clock (seen_at, boot, up, doubt) VALUES (now(), '', 0, 'it was set') ON CONFLICT (one) DO UPDATE SET doubt = 'it was set'")
+	const tags = "/repository/acme/app/tag/?not_pulled_for=90d"
+	r.Manage(t, "GET", tags, "").Refused(t, 503, "unavailable", "which tags weren't pulled for 90d can't be told now: it was set; .*purser clock confirm")
+	r.Manage(t, "POST", "/clock/confirm", "").WantStatus(t, 200)
+	var list tagList
+	r.Manage(t, "GET", tags, "").Into(t, 200, &list)
+	if list.names() != "" {
+		t.Errorf("%q weren't used for 90 days", list.names())
 	}
 }
 

@@ -104,7 +104,7 @@ func TestTrashCommands(t *testing.T) {
 	prints("v1", "tag", "list", "new/app")
 
 	o.ok("", "repo", "delete", "acme/r2", "--yes")
-	o.fails("Delete acme/r2 for good?", 3, "", "trash", "purge", "acme/r2")
+	o.fails("Delete the repository acme/r2 (repository-", 3, "", "trash", "purge", "acme/r2")
 	prints("Purged acme/r2.\n", "trash", "purge", "acme/r2", "--yes")
 	prints("The trash is empty.", "trash", "list")
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -118,6 +119,33 @@ func TestPrintedNamesAreAccepted(t *testing.T) {
 	for _, id := range column(t, o.ok("", "token", "list"), "UUID") {
 		if code, _, stderr := o.purser("", "token", "revoke", id, "--yes"); code != 0 && !strings.Contains(stderr, "log in") { // the last is this log-in's
 			t.Errorf("token revoke %s: %s", id, stderr)
+		}
+	}
+}
+
+// TestPrintedPullsSince: the lists of what was pulled most and of what wasn't say since when pulls are
+// known, if that is less than the days that one has asked for.
+func TestPrintedPullsSince(t *testing.T) {
+	t.Parallel()
+	o, root := furnished(t)
+	root.Manage(t, http.MethodPost, "/pull_statistics/flush", "").WantStatus(t, 200)
+	for ago, want := range map[string]string{"5 days": "Pulls from before ", "50 days": ""} {
+		if _, err := root.DB.Pool.Exec(t.Context(),
+			"UPDATE pullstatisticsprocessingstate SET history_since = now() - interval '60 days', recorded_since = now() - $1::text::interval", ago); err != nil {
+			t.Fatal(err)
+		}
+		var day string
+		if err := root.DB.Pool.QueryRow(t.Context(),
+			"SELECT to_char(GREATEST(recorded_since, now() - interval '29 days') AT TIME ZONE 'UTC', 'YYYY-MM-DD') FROM pullstatisticsprocessingstate").Scan(&day); err != nil {
+			t.Fatal(err)
+		}
+		if text := o.ok("", "pulls", "unpulled"); !strings.Contains(text, "\nNobody pulled from these since "+day+", in UTC.") {
+			t.Errorf("pulls are known for %s: %s", ago, text)
+		}
+		for _, args := range [][]string{{"pulls", "top"}, {"pulls", "top", "acme/r1"}} {
+			if text := o.ok("", args...); strings.Contains(text, "may be missing") != (want != "") || !strings.Contains(text, want) {
+				t.Errorf("pulls are known for %s, and purser %q prints %s", ago, args, text)
+			}
 		}
 	}
 }

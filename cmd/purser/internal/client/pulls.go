@@ -111,10 +111,13 @@ func pullsResetCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Go on counting after the database was restored or moved", Args: cobra.NoArgs,
 		Long: "Go on counting after the database was restored or moved. Counts stay; what was counted isn't counted\n" +
-			"again, and what wasn't will be. It may take minutes where the audit log is long.",
+			"again, and what wasn't will be. Pulls that the database has lost are unknown, so statistics count as complete\n" +
+			"from now on only. It may take minutes where the audit log is long.",
 	}
 	yes := command.AddYes(cmd)
 	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that no longer exists, and do nothing else")
+	complete := cmd.Flags().Bool("nothing-lost", false, "the database was only moved, and nothing was served meanwhile: what was known before stays known")
+	cmd.MarkFlagsMutuallyExclusive("redis", "nothing-lost")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		if *redis {
 			if err := command.Confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
@@ -126,7 +129,7 @@ func pullsResetCommand(src *command.Source) *cobra.Command {
 		if err := command.Confirm(cmd, *yes, "Put the pulls in the audit log in a new order?"); err != nil {
 			return err
 		}
-		done, err := api.ResetPullCounts.Call(cmd.Context(), c, api.PullsReset{})
+		done, err := api.ResetPullCounts.Call(cmd.Context(), c, api.PullsReset{NothingLost: *complete})
 		if err != nil {
 			return err
 		}

@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
@@ -86,7 +88,7 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 				for i, t := range top.Tags {
 					rows[i] = []string{t.Tag, humanize.Comma(t.Pulls)}
 				}
-				return table(w, []string{"TAG", "PULLS"}, rows, false)
+				return ranked(w, "TAG", rows, top.Since, top.RecordedSince)
 			})
 		}
 		in := api.TopRepositoriesQuery{HistoryDays: *days, TopLimit: limit}
@@ -102,16 +104,34 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 			for i, r := range top.Repositories {
 				rows[i] = []string{r.Repository, humanize.Comma(r.Pulls)}
 			}
-			return table(w, []string{"REPOSITORY", "PULLS"}, rows, false)
+			return ranked(w, "REPOSITORY", rows, top.Since, top.RecordedSince)
 		})
 	})
 	return cmd
 }
 
+// ranked prints a list of what was pulled most since the day `since`. If not all pulls of these days
+// are counted, it says so below.
+func ranked(w io.Writer, of string, rows [][]string, since *string, recorded *time.Time) error {
+	err := table(w, []string{of, "PULLS"}, rows, false)
+	if err != nil || since == nil || recorded == nil || recorded.UTC().Format(time.DateOnly) <= *since {
+		return err
+	}
+	return printed(fmt.Fprintf(w, "Pulls from before %s may be missing.\n", clock(recorded)))
+}
+
+// printed returns the error of printing, as the functions of package fmt return it.
+func printed(_ int, err error) error {
+	if err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	return nil
+}
+
 func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unpulled [NAMESPACE]", Short: "List the repositories that weren't pulled", Args: cobra.MaximumNArgs(1),
-		Long: "List the repositories that weren't pulled in the last days, of a namespace or all, as far as there is a history.\n" +
+		Long: "List the repositories that weren't pulled in the last days, of a namespace or all, as far as pulls were counted.\n" +
 			"They may be in use all the same: a client that has an image asks for it by HEAD, which is no pull,\n" +
 			"and pulls of the last minutes may not be counted yet (\"purser pulls status\").",
 	}
@@ -121,9 +141,13 @@ func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 		if len(args) > 0 {
 			in.Namespace = args[0]
 		}
+		var since string
 		list, more, err := api.Collect(*limit, func(cursor string, _ int) ([]string, string, error) { // a page examines as many as the registry says
 			in.NextPage = cursor
 			page, err := api.ListUnpulled.Call(cmd.Context(), c, in)
+			if page.Since != nil {
+				since = max(since, *page.Since) // each page says what it knows
+			}
 			return page.Repositories, page.NextPage, err
 		})
 		if err != nil {
@@ -134,7 +158,10 @@ func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 			for i, r := range list {
 				rows[i] = []string{r}
 			}
-			return table(w, []string{"REPOSITORY"}, rows, more)
+			if err := table(w, []string{"REPOSITORY"}, rows, more); err != nil || since == "" {
+				return err
+			}
+			return printed(fmt.Fprintf(w, "Nobody pulled from these since %s, in UTC. Earlier pulls, and some of that day, may be unknown.\n", since))
 		})
 	})
 	return cmd

@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"regexp"
 	"strings"
 
@@ -45,10 +47,11 @@ func listTrash(ctx context.Context, c *api.Client, namespace string) ([]catalog.
 var trashKey = regexp.MustCompile(`^(repository|namespace)-[0-9]+$`)
 
 // trashID returns the id of something in the trash that a command line names: by its id or, as
-// "trash list" shows it, by the name that it had. It returns an error if several had the name.
+// "trash list" shows it, by the name that it had. It returns an error if several had the name, or if
+// one had a name that may be the id of another.
 func trashID(ctx context.Context, c *api.Client, arg string) (string, error) {
-	if trashKey.MatchString(arg) && !strings.Contains(arg, "/") {
-		return arg, nil
+	if trashKey.MatchString(arg) {
+		return arg, noName(ctx, c, arg)
 	}
 	namespace, _, _ := strings.Cut(arg, "/")
 	ids, err := trashNamed(ctx, c, namespace, arg)
@@ -69,6 +72,20 @@ func trashID(ctx context.Context, c *api.Client, arg string) (string, error) {
 		return ids[0], nil
 	}
 	return "", command.Refuse(fmt.Sprintf("%d things in the trash were called %s: name one by its id, %s", len(ids), arg, strings.Join(ids, ", ")))
+}
+
+// noName returns an error if something in the trash, of what the client may restore, was called like
+// the id `id`.
+func noName(ctx context.Context, c *api.Client, id string) error {
+	ids, err := trashNamed(ctx, c, id, id)
+	if e, ok := errors.AsType[*api.Error](err); ok && (e.Status == http.StatusForbidden || e.Status == http.StatusNotFound) {
+		return nil // there is nothing of such a namespace, or nothing that the client may know of
+	}
+	if err == nil && len(ids) > 0 {
+		return command.Refuse(fmt.Sprintf("%s may be an id, and is the name that something in the trash had: name that by its id, %s, or look at the list of \"purser trash list\"",
+			id, strings.Join(ids, ", ")))
+	}
+	return err
 }
 
 // trashNamed returns the ids of what was called so, of a namespace ("": of all).
@@ -166,13 +183,17 @@ func trashPurgeCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := command.Confirm(cmd, *yes, "Delete %s for good? That can't be undone.", args[0]); err != nil {
+		t, err := api.GetTrash.Call(cmd.Context(), c, api.TrashItem{ID: id})
+		if err != nil {
+			return err
+		}
+		if err := command.Confirm(cmd, *yes, "Delete the %s %s (%s) for good? That can't be undone.", t.Kind, t.Name, t.ID); err != nil {
 			return err
 		}
 		if _, err := api.PurgeTrash.Call(cmd.Context(), c, api.TrashItem{ID: id}); err != nil {
 			return err
 		}
-		return say(cmd, "Purged %s.\n", args[0])
+		return say(cmd, "Purged %s.\n", t.Name)
 	})
 	return cmd
 }

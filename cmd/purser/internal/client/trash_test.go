@@ -13,14 +13,22 @@ import (
 )
 
 // TestTrashByName: the commands of the trash take the names that "trash list" shows, as well as ids.
-// A name that nothing or that several had is refused, and the ids are named.
+// A name that nothing or that several had is refused, and the ids are named. So is the name of a
+// namespace that may be an id: nobody can tell which of two things is meant.
 func TestTrashByName(t *testing.T) {
 	t.Parallel()
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("namespace") == "repository-8" { // the client may not list that
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			w.Write([]byte(`{"status": 403, "detail": "no", "error_type": "insufficient_scope"}`)) //nolint:errcheck // the client notices
+			return
+		}
 		page := map[string]any{"items": []catalog.Trashed{{ID: "repository-1", Name: "team/app"}}, "next": "repository-1"}
 		if r.URL.Query().Get("cursor") != "" {
 			page = map[string]any{"items": []catalog.Trashed{
-				{ID: "repository-2", Name: "team/twice"}, {ID: "repository-3", Name: "team/twice"}, {ID: "namespace-4", Name: "old"}}}
+				{ID: "repository-2", Name: "team/twice"}, {ID: "repository-3", Name: "team/twice"}, {ID: "namespace-4", Name: "old"},
+				{ID: "namespace-6", Name: "repository-7"}, {ID: "repository-7", Name: "team/other"}}}
 		}
 		// The namespace of gone/app is in the trash too, so only the whole list has it.
 		if r.URL.Query().Get("namespace") == "" && r.URL.Query().Get("cursor") == "" {
@@ -36,13 +44,15 @@ func TestTrashByName(t *testing.T) {
 	}
 	c := api.NewClient(at)
 	for arg, want := range map[string]string{
-		"repository-9": "repository-9", "namespace-9": "namespace-9", "team/app": "repository-1", "old": "namespace-4", "gone/app": "repository-5",
+		"repository-9": "repository-9", "repository-8": "repository-8", "namespace-9": "namespace-9", "team/app": "repository-1", "old": "namespace-4", "gone/app": "repository-5",
 	} {
 		if got, err := trashID(t.Context(), c, arg); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %s", arg, got, err, want)
 		}
 	}
-	for arg, want := range map[string]string{"team/other": "nothing in the trash", "team/twice": "repository-2, repository-3"} {
+	for arg, want := range map[string]string{
+		"team/none": "nothing in the trash", "team/twice": "repository-2, repository-3", "repository-7": "its id, namespace-6,",
+	} {
 		if _, err := trashID(t.Context(), c, arg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}

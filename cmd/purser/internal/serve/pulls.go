@@ -51,7 +51,7 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 			return out, err
 		}
 	}
-	o := pullstats.RecorderOptions{Log: out.log, Logger: p.log, Worker: loops}
+	o := pullstats.RecorderOptions{Log: out.log, Stats: p.stats(), Logger: p.log, Worker: loops}
 	if cfg.PullStatistics.Counts() {
 		if err := out.count(cfg, p, loops, &o); err != nil {
 			return out, err
@@ -78,7 +78,7 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics := pullstats.NewMetrics(p.metrics)
 	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.LivingNamespaces}
-	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: p.log, Worker: loops})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, ClocksFit: p.clocks.Check, Log: p.log, Worker: loops})
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 	}
 	out.sync, err = pullstats.NewSyncWorker(pullstats.SyncOptions{
 		Databases: places, Redis: out.redis, Interval: c.Interval, Join: c.JoinWithin, Retention: cfg.Audit.Retention,
-		Logger: p.log, Metrics: metrics, Worker: loops,
+		ClocksFit: p.clocks.Check, Logger: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
 		return err
@@ -164,7 +164,8 @@ const unrecordedFor = 2 * worker.MaxIdle
 
 // uncounted returns a function for a process that doesn't count pulls; it must be called
 // regularly. It marks the pull statistics as incomplete: this process's HEAD requests are missing
-// there and, unless its pulls are at least written to the audit log (`logged`), so are its pulls.
+// there and, unless its pulls are at least written to the audit log (`logged`), so are its pulls. The
+// recorder tells of those that couldn't be written there.
 func uncounted(logged bool, p dependencies) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if logged {
