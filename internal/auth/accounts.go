@@ -171,6 +171,8 @@ func (s *Store) CreateFirstAdministrator(ctx context.Context, name, passwordHash
 
 // AccountChange changes an account. Nil fields stay as they are.
 type AccountChange struct {
+	// ID is the id of the account, since another one may have got its name. 0: whoever has the name.
+	ID           int64
 	Email        *string
 	PasswordHash *string // "" takes the password away
 	Superuser    *bool
@@ -189,8 +191,8 @@ func (s *Store) ChangeAccount(ctx context.Context, name string, c AccountChange)
 				password_hash = CASE WHEN @hash::text IS NULL THEN password_hash ELSE NULLIF(@hash, '') END,
 				superuser = COALESCE(@superuser, superuser),
 				disabled_at = CASE WHEN @disabled::boolean IS NULL THEN disabled_at WHEN @disabled THEN COALESCE(disabled_at, now()) END
-			WHERE name = @name AND kind = 'user' RETURNING id`,
-			db.Args{"name": name, "email": c.Email, "hash": c.PasswordHash, "superuser": c.Superuser, "disabled": c.Disabled}).Scan(&id)
+			WHERE name = @name AND kind = 'user' AND (@id::bigint = 0 OR id = @id) RETURNING id`,
+			db.Args{"name": name, "id": c.ID, "email": c.Email, "hash": c.PasswordHash, "superuser": c.Superuser, "disabled": c.Disabled}).Scan(&id)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return unknownAccount(name)
 		}

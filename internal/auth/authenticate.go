@@ -160,11 +160,21 @@ func (c *Control) bySecret(ctx context.Context, name, secret string) (*Principal
 
 // enterBy is enter for a generated secret.
 func (c *Control) enterBy(ctx context.Context, found owned) (*Principal, error) {
-	p, err := c.enter(ctx, found.account, found.Limits, found.Credential.ID)
+	p, err := c.enter(ctx, found)
 	if err == nil {
 		p.expires, p.credential = found.Expires, found.Credential.ID
 	}
 	return p, err
+}
+
+// accountOf returns the account of a credential. Another account may have got its name since the
+// credential or the account of this name was cached: then the id decides. A password has no id.
+func (c *Control) accountOf(ctx context.Context, found owned) (Account, error) {
+	a, err := c.account(ctx, found.account)
+	if id := found.Credential.Account; err == nil && id != 0 && a.ID != id {
+		return c.accountByID(ctx, id)
+	}
+	return a, err
 }
 
 func isTokenName(name string) bool {
@@ -187,7 +197,7 @@ func (c *Control) RefreshPrincipal(ctx context.Context, secret string) (*Princip
 	case found.Kind != RefreshToken, found.Expires != nil && !found.Expires.After(time.Now()):
 		return nil, wrongCredentials
 	}
-	a, err := c.account(ctx, found.account)
+	a, err := c.accountOf(ctx, found)
 	if err == nil && c.shut(a) {
 		err = wrongCredentials
 	}
@@ -217,10 +227,11 @@ func (c *Control) credential(ctx context.Context, secret string) (owned, error) 
 	})
 }
 
-// enter returns the principal of an account whose credentials are right. It refuses disabled
-// accounts, and those that aren't in the htpasswd file any more.
-func (c *Control) enter(ctx context.Context, name string, l Limits, credential uuid.UUID) (*Principal, error) {
-	a, err := c.account(ctx, name)
+// enter returns the principal of an account whose credential is right; the credential has only the
+// account's name if it is a password. enter refuses disabled accounts, and those that aren't in the
+// htpasswd file any more.
+func (c *Control) enter(ctx context.Context, found owned) (*Principal, error) {
+	a, err := c.accountOf(ctx, found)
 	switch {
 	case errors.Is(err, ErrUnknown):
 		return nil, wrongCredentials
@@ -229,8 +240,8 @@ func (c *Control) enter(ctx context.Context, name string, l Limits, credential u
 	case c.shut(a):
 		return nil, wrongCredentials
 	}
-	c.noteUse(ctx, a, credential)
-	return principal(a, l), nil
+	c.noteUse(ctx, a, found.Credential.ID)
+	return principal(a, found.Limits), nil
 }
 
 // lastUsedAge is how exact the last use of an account and a credential is.
@@ -291,7 +302,11 @@ func (s *Store) accountByID(ctx context.Context, id int64) (Account, error) {
 	if err != nil {
 		return Account{}, err
 	}
-	return s.Account(ctx, name)
+	a, err := s.Account(ctx, name)
+	if err == nil && a.ID != id { // another account has got the name meanwhile
+		return Account{}, unknown("the account is gone")
+	}
+	return a, err
 }
 
 // Login authenticates by a user name and a password, or a secret or token instead of the
@@ -326,7 +341,7 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	case !proof.OK:
 		return nil, wrongCredentials
 	}
-	p, err := c.enter(ctx, name, Limits{}, uuid.Nil)
+	p, err := c.enter(ctx, owned{account: name})
 	if err == nil && how.id != 0 && how.id != p.ID { // another account has got this name meanwhile
 		return nil, wrongCredentials
 	}

@@ -39,7 +39,8 @@ func (c *Control) OpenSession(w http.ResponseWriter, r *http.Request, name, by s
 		return err
 	}
 	a, err := c.Store.Account(ctx, name)
-	if errors.Is(err, ErrUnknown) || err == nil && (c.shut(a) || a.Robot) {
+	other := proof.Account != 0 && proof.Account != a.ID // which has got the name meanwhile
+	if errors.Is(err, ErrUnknown) || err == nil && (other || c.shut(a) || a.Robot) {
 		return wrongCredentials
 	}
 	if err != nil {

@@ -99,15 +99,15 @@ func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (
 	var count int
 	err := tx.QueryRow(ctx, `
 		WITH oldest AS (
-			SELECT id FROM credentials WHERE account_id = @account AND kind = @kind AND (kind IN ('refresh', 'federated') OR expires_at < now())
+			SELECT id FROM credentials WHERE account_id = @account AND kind = @kind AND (kind IN ('refresh', 'federated') OR expires_at <= now())
 			-- The title is a client's or a pipeline's: one that asks all the time ends no other's.
-			WINDOW same AS (PARTITION BY title, COALESCE(expires_at < now(), false) ORDER BY created_at DESC)
-			ORDER BY COALESCE(expires_at < now(), false), row_number() OVER same, created_at DESC OFFSET @keep
+			WINDOW same AS (PARTITION BY title, COALESCE(expires_at <= now(), false) ORDER BY created_at DESC)
+			ORDER BY COALESCE(expires_at <= now(), false), row_number() OVER same, created_at DESC OFFSET @keep
 		), gone AS (
 			DELETE FROM credentials WHERE id IN (SELECT id FROM oldest)
 		)
 		SELECT count(*) FROM credentials
-		WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest) AND (kind IN ('refresh', 'federated') OR expires_at IS NULL OR expires_at >= now())`,
+		WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest) AND (kind IN ('refresh', 'federated') OR expires_at IS NULL OR expires_at > now())`,
 		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": keep - 1}).Scan(&count)
 	if err != nil {
 		return c, "", err
@@ -126,7 +126,8 @@ func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (
 }
 
 // CreateToken makes a personal token of the client's account. `expires` nil: never. It returns the
-// secret, which isn't stored. Error: 401 if the session or token that the client has sent has ended.
+// secret, which isn't stored. Errors: 401 if the session or token that the client has sent has ended,
+// 404 if the account is gone, whoever has its name now.
 func (s *Store) CreateToken(ctx context.Context, by *Principal, title string, l Limits, expires *time.Time) (c Credential, secret string, err error) {
 	return s.createToken(ctx, by, Credential{Kind: PersonalToken, Title: title, Limits: l, Expires: expires})
 }
@@ -135,8 +136,9 @@ func (s *Store) CreateToken(ctx context.Context, by *Principal, title string, l 
 func (s *Store) createToken(ctx context.Context, by *Principal, n Credential) (c Credential, secret string, err error) {
 	err = s.change(ctx, "creating a token of "+by.Name, func(tx pgx.Tx) error {
 		c = n
-		// The lock makes a change that ends what the client has sent come before or after this.
-		err := tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'user' FOR UPDATE", by.Name).Scan(&c.Account)
+		// The lock makes a change that ends what the client has sent come before or after this. The name
+		// may be that of another account by now. A principal that a caller makes may have no id.
+		err := tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'user' AND ($2::bigint = 0 OR id = $2) FOR UPDATE", by.Name, by.ID).Scan(&c.Account)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return unknownAccount(by.Name)
 		}

@@ -69,8 +69,12 @@ func (p *Principal) Expires() *time.Time { return p.expires }
 // may, and a token can't be made into another one that lasts longer.
 func (p *Principal) MayRefresh() bool { return p.ID != 0 && !p.Robot && p.password }
 
-// Proof says which password of the account the client has sent. It is empty if it has sent none.
-func (p *Principal) Proof() password.Proof { return p.proof }
+// Proof says which password of which account the client has sent. It has no State if it has sent none.
+func (p *Principal) Proof() password.Proof {
+	proof := p.proof
+	proof.Account = p.ID
+	return proof
+}
 
 // Federated returns the claim sub and the end of the token of another issuer by which a robot
 // has logged in. ok is false if the client has sent something else.

@@ -41,6 +41,9 @@
 //   - If a deletion's process stalls, its transaction ends by its time limits. Until then
 //     reports wait; after [Options.Patience] they fail, and nothing was acknowledged.
 //
+// A report looks at its reporter before the transaction too, and decides nothing by that: it only
+// takes memory for what the transaction will read.
+//
 // Deletions don't wait for each other, and pushes and pulls take no such lock.
 //
 // A change of policies that keep untagged manifests follows the second rule too, see package

@@ -1,11 +1,16 @@
 package hold_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // named is a digest that was found by names.
@@ -66,5 +71,115 @@ func TestUnresolved(t *testing.T) {
 		if _, err := b.Report(t.Context(), acme, hold.Report{Full: true, Items: []hold.Item{named(1, name)}}); err == nil {
 			t.Errorf("the name %q is accepted", name)
 		}
+	}
+}
+
+// long returns a digest that was found by ten names of 100 bytes each.
+func long(n int) hold.Item {
+	names := make([]string, 10)
+	for i := range names {
+		names[i] = fmt.Sprintf("%0*d", 100, 10*n+i)
+	}
+	return named(n, names...)
+}
+
+// refusedFor sends a report, and checks that it is refused for its names' length.
+func (b *bundle) refusedFor(ctx context.Context, t *testing.T, r hold.Report) {
+	t.Helper()
+	r.By.MayEnd = true
+	_, err := b.Report(ctx, acme, r)
+	if e, ok := errors.AsType[*oci.Error](err); !ok || e.HTTPStatus() != http.StatusRequestEntityTooLarge || !strings.Contains(err.Error(), "of which there may be 5120") {
+		t.Errorf("%v, want that the names are too long", err)
+	}
+}
+
+// fiftyNames gives each hold fifty names of 1,000 bytes.
+const fiftyNames = "UPDATE holds SET names = ARRAY(SELECT lpad(i::text, 1000, 'n') FROM generate_series(1, 50) i)"
+
+const namesBytes = "SELECT COALESCE(sum(octet_length(array_to_string(names, ''))), 0) FROM holds"
+
+// TestNamesHaveABound: differences, each of which adds names, make the names of a reporter no longer
+// than they may be. What is left out takes no room.
+func TestNamesHaveABound(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *hold.Options) { o.MaxDigests = 10 })
+	for i := range 5 {
+		b.report(t, acme, hold.Report{Items: []hold.Item{long(i)}})
+	}
+	before := b.number(t, namesBytes)
+	b.refusedFor(t.Context(), t, hold.Report{Items: []hold.Item{long(5)}})
+	b.refusedFor(t.Context(), t, hold.Report{Items: []hold.Item{named(0, long(6).Names...)}})
+	if n := b.number(t, namesBytes); n != before || n != 5000 {
+		t.Errorf("the names have %d bytes after reports that were refused, and had %d", n, before)
+	}
+	b.report(t, acme, hold.Report{Items: []hold.Item{named(5), named(0, "short")}})
+	b.report(t, acme, hold.Report{Full: true, Items: []hold.Item{long(5), long(6), long(7), long(8), long(9)}})
+	if n := b.number(t, namesBytes); n != 5000 {
+		t.Errorf("the names have %d bytes, want those of the new list", n)
+	}
+}
+
+// TestNamesThatAreTooLong: the names of a reporter are longer than they may be, from before there was a
+// bound. Reports that add nothing to them are taken, and shorten them.
+func TestNamesThatAreTooLong(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *hold.Options) { o.MaxDigests = 10 })
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 10, "a")})
+	b.exec(t, fiftyNames)
+	b.refusedFor(t.Context(), t, hold.Report{Items: []hold.Item{named(0, "more")}})
+	b.report(t, acme, hold.Report{})
+	b.report(t, acme, hold.Report{Remove: []oci.Digest{digest(9)}})
+	b.refusedFor(t.Context(), t, hold.Report{Items: []hold.Item{named(0, "more")}})
+	if n := b.number(t, namesBytes); n != 9*50_000 {
+		t.Errorf("the names have %d bytes, want nine digests' of 50,000", n)
+	}
+	b.report(t, acme, hold.Report{Full: true, Items: []hold.Item{named(0, "one"), named(1)}})
+	if n := b.number(t, namesBytes); n != 3 {
+		t.Errorf("the names have %d bytes after a whole list, want 3", n)
+	}
+	b.report(t, acme, hold.Report{Items: []hold.Item{named(0, "more")}})
+}
+
+// TestMemoryOfNames: a report takes memory for the names that it touches, and only for those.
+func TestMemoryOfNames(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 100, "a")})
+	b.exec(t, fiftyNames)
+	const digests, one = 100 * 256, 50 * 1024
+	for name, c := range map[string]struct {
+		report hold.Report
+		want   int64
+	}{
+		"nothing":             {hold.Report{}, digests},
+		"a new digest":        {hold.Report{Items: items(100, 101, "")}, digests},
+		"a digest":            {hold.Report{Items: items(0, 1, "a")}, digests + one},
+		"a digest is removed": {hold.Report{Remove: []oci.Digest{digest(1)}}, digests},
+		"a whole list":        {hold.Report{Full: true, Items: items(0, 100, "a"), Unresolved: []hold.Unresolved{{Name: "x"}}}, digests},
+		"another reporter":    {hold.Report{Items: items(0, 1, "a")}, 0},
+	} {
+		lease := limit.NewBudget(limit.BudgetOptions{Total: 1 << 30}).Lease("client")
+		place := acme
+		if name == "another reporter" {
+			place.Reporter = "other"
+		}
+		// A base that the reporter doesn't have: the report changes nothing, but is read.
+		none := int64(-1)
+		c.report.Base, c.report.By = &none, hold.By{MayEnd: true}
+		if _, err := b.Report(limit.WithLease(t.Context(), lease), place, c.report); oci.CodeOf(err) != oci.Unsupported {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := lease.Held(); n != c.want {
+			t.Errorf("%s: %d bytes of memory were taken, want %d", name, n, c.want)
+		}
+	}
+	lease := limit.NewBudget(limit.BudgetOptions{Total: 1 << 20}).Lease("client")
+	other := limit.WithLease(t.Context(), lease)
+	if _, err := lease.Take(other, 1<<19); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Report(other, acme, hold.Report{Items: items(0, 1, "a")})
+	if _, full := errors.AsType[*limit.FullError](err); !full {
+		t.Errorf("without memory: %v", err)
 	}
 }

@@ -139,17 +139,17 @@ func (t *reporting) leave(c *changes, s stored, dropped bool) {
 	removed := dropped && !t.report.Full && t.report.By.MayEnd // somebody says it
 	switch {
 	case s.ends != nil && !s.ends.After(t.now): // it has ended
-		c.remove = append(c.remove, s.Digest.Bytes())
+		c.remove = append(c.remove, s.digest.Bytes())
 	case removed, dropped && !t.expires.After(t.now):
-		c.remove = append(c.remove, s.Digest.Bytes())
+		c.remove = append(c.remove, s.digest.Bytes())
 		c.removed++
 	case s.ends != nil:
 		c.ending++
 	case dropped:
-		c.end = append(c.end, s.Digest.Bytes())
+		c.end = append(c.end, s.digest.Bytes())
 		c.ending++
 	default:
-		t.all = append(t.all, s.Item)
+		t.all = append(t.all, Item{Digest: s.digest, UsedBy: s.usedBy})
 	}
 }
 

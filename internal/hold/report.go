@@ -84,8 +84,8 @@ type Reported struct {
 // unknown namespace; DENIED for a reporter of another account, unless r.By may end holds;
 // UNSUPPORTED with the status 400 for an invalid field, 409 for a base that isn't the reporter's
 // revision, for a report of another cluster or an empty list that nobody allows, or if there are too
-// many reporters, 413 for too many digests; UNAVAILABLE if deletions
-// hold the lock for too long.
+// many reporters, 413 for too many digests or too long names; UNAVAILABLE if deletions
+// hold the lock for too long; a limit.FullError if the lease of ctx (limit.WithLease) gets no memory.
 func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error) {
 	began := time.Now()
 	items, err := h.check(p, r)
@@ -98,6 +98,9 @@ func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error)
 	}
 	defer ended()
 	r.Items = items
+	if err := h.reserve(ctx, p, r); err != nil {
+		return Reported{}, err
+	}
 	var out Reported
 	var namespace *int64
 	var all []Item
@@ -194,7 +197,7 @@ type reporting struct {
 	revision  int64
 	expires   time.Time // when the holds end without this report
 	now       time.Time // by the database's clock
-	all       []Item    // what the reporter lists after the report
+	all       []Item    // what the reporter lists after the report, without the names that stay as they are
 	out       Reported
 }
 
@@ -235,6 +238,9 @@ func (t *reporting) run(ctx context.Context) error {
 	if err := t.write(ctx, changes); err != nil {
 		return err
 	}
+	if err := t.checkNames(ctx, changes); err != nil {
+		return err
+	}
 	t.out.Reporter, t.out.Digests = t.place.Reporter, int64(len(t.all))
 	t.out.Added, t.out.Removed = int64(changes.added), int64(changes.removed)
 	t.out.Ending, t.out.Kept, t.out.Unresolved = int64(changes.ending), int64(changes.kept), int64(len(t.report.Unresolved))
@@ -256,6 +262,7 @@ func (t *reporting) run(ctx context.Context) error {
 // changes are what a report changes.
 type changes struct {
 	write   []Item // added, or with another UsedBy or other names
+	grown   int    // by so many bytes the names of these are longer than before
 	added   int
 	removed int
 	kept    int      // left out, and held since a name of theirs is unresolved
@@ -266,10 +273,15 @@ type changes struct {
 
 func (c *changes) any() bool { return len(c.write)+c.removed+len(c.end) > 0 }
 
-// stored is a hold as it is before the report.
+// stored is a hold as it is before the report, without its names: see meet.
 type stored struct {
-	Item
-	ends *time.Time // nil: with the lease
+	digest oci.Digest
+	usedBy string
+	ends   *time.Time // nil: with the lease
+	item   *Item      // of the report; nil: it lists the digest not
+	// meet sets these.
+	renamed bool // the names of item aren't those that are stored
+	kept    bool // a stored name is unresolved
 }
 
 // diff compares the report with the reporter's holds. It sets t.all.
@@ -278,38 +290,41 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 	if err != nil {
 		return c, err
 	}
-	known := make(map[oci.Digest]stored, len(before))
-	for _, s := range before {
-		known[s.Digest] = s
+	known := make(map[oci.Digest]*stored, len(before))
+	for i := range before {
+		known[before[i].digest] = &before[i]
 	}
-	unresolved := t.unresolved()
-	wanted := make(map[oci.Digest]bool, len(t.report.Items))
-	for _, item := range t.report.Items {
-		wanted[item.Digest] = true
-		s, there := known[item.Digest]
-		if !there || s.ends != nil {
+	t.all = slices.Clone(t.report.Items)
+	for i := range t.all {
+		if s := known[t.all[i].Digest]; s != nil {
+			s.item = &t.all[i]
+		}
+	}
+	if c.grown, err = t.meet(ctx, known); err != nil {
+		return c, err
+	}
+	for _, item := range t.all {
+		s := known[item.Digest]
+		if s == nil || s.ends != nil {
 			c.added++
+			c.grown += bytesOf(item.Names)
 		}
-		if there && s.ends == nil {
-			item.Names = unresolved.stay(s.Names, item.Names, !t.report.Full)
-		}
-		if !there || s.ends != nil || s.UsedBy != item.UsedBy || !slices.Equal(s.Names, item.Names) {
+		if s == nil || s.ends != nil || s.usedBy != item.UsedBy || s.renamed {
 			c.write = append(c.write, item)
 		}
 	}
 	drop := make(map[oci.Digest]bool, len(t.report.Remove))
 	for _, d := range t.report.Remove {
-		drop[d] = !wanted[d]
+		drop[d] = true
 	}
-	t.all = slices.Clone(t.report.Items)
 	for _, s := range before {
 		switch {
-		case wanted[s.Digest]:
-		case s.ends == nil && t.report.Full && unresolved.any(s.Names):
+		case s.item != nil:
+		case s.kept:
 			c.kept++
-			t.all = append(t.all, s.Item)
+			t.all = append(t.all, Item{Digest: s.digest, UsedBy: s.usedBy})
 		default:
-			t.leave(&c, s, t.report.Full || drop[s.Digest])
+			t.leave(&c, s, t.report.Full || drop[s.digest])
 		}
 	}
 	return c, nil
@@ -317,16 +332,16 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 
 // stored returns the reporter's holds.
 func (t *reporting) stored(ctx context.Context) ([]stored, error) {
-	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, names, ends_at FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
+	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, ends_at FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s stored, err error) {
 		var raw []byte
-		if err := row.Scan(&raw, &s.UsedBy, &s.Names, &s.ends); err != nil {
+		if err := row.Scan(&raw, &s.usedBy, &s.ends); err != nil {
 			return s, err
 		}
-		s.Digest, err = oci.DigestFromBytes(raw)
+		s.digest, err = oci.DigestFromBytes(raw)
 		return s, err
 	})
 }
@@ -348,8 +363,9 @@ func (t *reporting) write(ctx context.Context, c changes) error {
 		}
 	}
 	for digests := range slices.Chunk(c.end, reportBatch) {
+		// Its names would mean nothing any more, see meet.
 		_, err := t.tx.Exec(ctx, `
-			UPDATE holds h SET ends_at = $3 FROM unnest($2::bytea[]) AS w (d) WHERE h.digest = w.d AND h.reporter_id = $1`, t.id, digests, t.expires)
+			UPDATE holds h SET ends_at = $3, names = '{}' FROM unnest($2::bytea[]) AS w (d) WHERE h.digest = w.d AND h.reporter_id = $1`, t.id, digests, t.expires)
 		if err != nil {
 			return err
 		}
@@ -364,7 +380,8 @@ func (t *reporting) write(ctx context.Context, c changes) error {
 	return nil
 }
 
-// renew renews the lease in the reporter's row. A shorter lease would end holds, so it shortens
+// renew renews the lease in the reporter's row, from the last trusted time on if the clock is behind: it
+// would otherwise be over when the clock is right again. A shorter lease would end holds, so it shortens
 // only that of an account that may, and only if the report leaves nothing out.
 func (t *reporting) renew(ctx context.Context, c changes) error {
 	var lease *time.Duration
@@ -375,7 +392,7 @@ func (t *reporting) renew(ctx context.Context, c changes) error {
 		UPDATE holdreporters SET kind = COALESCE(NULLIF(@kind::text, ''), kind), lease = COALESCE(@lease::interval, lease),
 			revision = revision + CASE WHEN @changed::boolean THEN 1 ELSE 0 END, digests = @digests, account = NULLIF(@account::text, ''),
 			owner_id = @owner, cluster = COALESCE(NULLIF(@cluster::text, ''), cluster), reported_at = clock_timestamp(),
-			expires_at = GREATEST(clock_timestamp() + COALESCE(@lease::interval, lease), CASE WHEN NOT @shorter::boolean THEN expires_at END),
+			expires_at = GREATEST(GREATEST(clock_timestamp(), purser_time()) + COALESCE(@lease::interval, lease), CASE WHEN NOT @shorter::boolean THEN expires_at END),
 			silent_told_at = NULL, ended_told_at = NULL,
 			unresolved = CASE WHEN @full::boolean THEN @unresolved ELSE unresolved END,
 			unresolved_first = CASE WHEN @full::boolean THEN @first::text[] ELSE unresolved_first END

@@ -39,7 +39,8 @@ type Observation struct {
 	Lease  *limit.Lease // counts the memory of the request
 	// Route and Method are labels of metrics. The interface that answers the request sets them.
 	// They stay "none" and "any" if no route has the request's path or method: clients may send
-	// arbitrary paths and methods, and each new label value would start new time series.
+	// arbitrary paths and methods, and each new label value would start new time series. A Method
+	// that no route has counts as "any" too (methodLabel).
 	Route, Method string
 	Err           error // for the log
 	// Principal is who sent the request. It is never nil once a route is looked for.
@@ -157,7 +158,7 @@ func (b countedBody) Read(p []byte) (int, error) {
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		o := &Observation{ResponseWriter: w, ID: requestID(r), Route: "none", Method: "any", drained: r.ContentLength == 0,
+		o := &Observation{ResponseWriter: w, ID: requestID(r), Route: "none", Method: anyMethod, drained: r.ContentLength == 0,
 			sending: s.newSending(w)}
 		o.encrypted = s.opt.Proxies.Encrypted(r)
 		remote := s.remote(r, o)
@@ -372,11 +373,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
+// anyMethod is the label of methods that no route has.
+const anyMethod = "any"
+
+// methodLabel returns the label of a request's method. It doesn't rely on the interfaces: each of
+// them would have to check the method before it sets Observation.Method.
+func methodLabel(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+		return method
+	}
+	return anyMethod
+}
+
 func (m *metrics) observe(o *Observation, took time.Duration) {
-	m.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(o.status)).Inc()
-	m.latency.WithLabelValues(o.Route, o.Method).Observe(took.Seconds())
+	method := methodLabel(o.Method)
+	m.requests.WithLabelValues(o.Route, method, strconv.Itoa(o.status)).Inc()
+	m.latency.WithLabelValues(o.Route, method).Observe(took.Seconds())
 	if n := o.trips.Count(); n > 0 {
-		m.trips.WithLabelValues(o.Route, o.Method).Add(float64(n))
+		m.trips.WithLabelValues(o.Route, method).Add(float64(n))
 	}
 	if o.sent > 0 {
 		m.sent.WithLabelValues(o.Route).Add(float64(o.sent))

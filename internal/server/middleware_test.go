@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/db"
@@ -57,21 +62,64 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsOfInventedMethods: clients send requests with invented HTTP methods. No metric may
-// have such a method as a label value.
+// TestMetricsOfInventedMethods: clients send requests with invented HTTP methods to every
+// interface. No metric may have such a method as a label value.
 func TestMetricsOfInventedMethods(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	for _, path := range []string{"/v2/", "/v2/a/manifests/v1", "/v2/a/blobs/uploads/", "/nowhere"} {
+	r := setup(t, func(o *servertest.Options) { o.Access = &auth.Options{} })
+	for _, path := range []string{
+		"/v2/", "/v2/a/manifests/v1", "/v2/a/blobs/uploads/", "/nowhere", "/", "/ui", "/ui/", "/ui/static/x", "/ui/static/0/app.css", "/ui/none",
+		"/api/v1/system/overview", "/api/v1/none", "/token", "/auth/login", "/auth/session", "/oauth2/federation/robot/token",
+	} {
 		for i := range 5 {
 			r.Do(t, fmt.Sprint("INVENTED", i), path, "")
 		}
 	}
-	for _, name := range []string{"purser_http_requests_total", "purser_http_request_duration_seconds"} {
+	for _, name := range []string{"purser_http_requests_total", "purser_http_request_duration_seconds", "purser_http_database_round_trips_total"} {
 		for labels := range r.Samples(t, name) {
 			if strings.Contains(labels, "INVENTED") {
 				t.Errorf("%s has a series for %s", name, labels)
 			}
+		}
+	}
+}
+
+// TestMetricsOfACarelessInterface: an interface takes over every method as it is. The metrics must
+// nevertheless have only methods that routes have.
+func TestMetricsOfACarelessInterface(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	s, err := server.New(server.Options{Metrics: reg, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Mount(server.Mount{Prefix: "/careless/", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		o := server.Observed(r.Context())
+		o.Route, o.Method = "/careless/", r.Method
+	})})
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", "AAAA1", "AAAA2"} {
+		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/careless/x", nil))
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]map[string]bool{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if l.GetName() == "method" {
+					if got[f.GetName()] == nil {
+						got[f.GetName()] = map[string]bool{}
+					}
+					got[f.GetName()][l.GetValue()] = true
+				}
+			}
+		}
+	}
+	for _, name := range []string{"purser_http_requests_total", "purser_http_request_duration_seconds"} {
+		if methods := slices.Sorted(maps.Keys(got[name])); fmt.Sprint(methods) != "[DELETE GET HEAD PATCH POST PUT any]" {
+			t.Errorf("%s has series for the methods %q", name, methods)
 		}
 	}
 }

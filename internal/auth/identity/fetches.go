@@ -39,7 +39,8 @@ type fetcher struct {
 }
 
 // fetchTurns bounds how many fetches run at once. Of those that wait, issuers that are known come
-// first.
+// first, and then those of the namespace with the fewest fetches: the timeout of a fetch has begun
+// when it waits, so namespaces with slow issuers must not get every place that becomes free.
 type fetchTurns struct {
 	mu         sync.Mutex
 	running    map[fetcher]int
@@ -87,16 +88,31 @@ func (t *fetchTurns) end(f fetcher) {
 
 // begin lets those begin that may. The caller holds mu.
 func (t *fetchTurns) begin() {
-	for _, known := range []bool{true, false} {
-		t.waiting = slices.DeleteFunc(t.waiting, func(w *fetchWaiter) bool {
-			if w.known != known || !t.fits(w.fetcher) {
-				return false
-			}
-			t.count(w.fetcher, 1)
-			close(w.turn)
-			return true
-		})
+	for i := t.next(); i >= 0; i = t.next() {
+		w := t.waiting[i]
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+		t.count(w.fetcher, 1)
+		close(w.turn)
 	}
+}
+
+// next returns the place in `waiting` of the fetch that begins next, -1 if none may.
+func (t *fetchTurns) next() int {
+	next := -1
+	for i, w := range t.waiting {
+		if t.fits(w.fetcher) && (next < 0 || t.before(w.fetcher, t.waiting[next].fetcher)) {
+			next = i
+		}
+	}
+	return next
+}
+
+// before says whether a fetch for f begins before one for g that has waited for longer.
+func (t *fetchTurns) before(f, g fetcher) bool {
+	if f.known != g.known {
+		return f.known
+	}
+	return t.running[f] < t.running[g]
 }
 
 func (t *fetchTurns) fits(f fetcher) bool {

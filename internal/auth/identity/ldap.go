@@ -97,6 +97,8 @@ type DirectoryOptions struct {
 //
 // Directory doesn't follow referrals: it would send the password to a server that the
 // configuration doesn't name.
+//
+// A directory's answers have a bound (maxLDAPAnswer): a connection that gets a longer one is closed.
 type Directory struct {
 	opt        DirectoryOptions
 	address    string // host and port
@@ -307,6 +309,7 @@ func randomText() string {
 func (d *Directory) findUser(ctx context.Context, name string) (c *directoryConn, entry *ldap.Entry, problem string, err error) {
 	request := ldap.NewSearchRequest(d.opt.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases,
 		2, d.timeLimit(), false, userFilter(d.opt.UserFilter, name), d.attributes, nil)
+	request.EnforceSizeLimit = true // whatever the directory makes of the limit
 	var found *ldap.SearchResult
 	for {
 		var reused bool
@@ -317,13 +320,13 @@ func (d *Directory) findUser(ctx context.Context, name string) (c *directoryConn
 			found, err = c.Search(request)
 			return err
 		})
-		if err == nil || !reused || ctx.Err() != nil || !c.broken {
+		if err == nil || tooMany(err) || !reused || ctx.Err() != nil || !c.broken {
 			break
 		}
 		c.Close() //nolint:errcheck // the directory has closed it; take another one
 	}
 	switch {
-	case ldap.IsErrorWithCode(err, ldap.LDAPResultSizeLimitExceeded), err == nil && len(found.Entries) > 1:
+	case tooMany(err), err == nil && len(found.Entries) > 1:
 		return c, nil, "several entries match the name; the filter of users should match one", nil
 	case err != nil:
 		c.Close() //nolint:errcheck // the search's error matters
@@ -334,6 +337,11 @@ func (d *Directory) findUser(ctx context.Context, name string) (c *directoryConn
 		return c, nil, "the entry has no DN", nil
 	}
 	return c, found.Entries[0], "", nil
+}
+
+// tooMany says whether a search has ended because of its size limit, by the directory or by the library.
+func tooMany(err error) bool {
+	return ldap.IsErrorWithCode(err, ldap.LDAPResultSizeLimitExceeded) || errors.Is(err, ldap.ErrSizeLimitExceeded)
 }
 
 // bindUser checks a user's password on a connection of its own. It returns an ErrUnavailable,

@@ -3,16 +3,43 @@ package identity
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-ldap/ldap/v3"
 )
 
+const (
+	// maxLDAPAnswer is how many bytes the answers to one request may have: those of maxGroups groups in one
+	// search have a fourth of it.
+	maxLDAPAnswer = 4 << 20
+	// maxUnasked is how many bytes the directory may send while nothing is asked.
+	maxUnasked = 64 << 10
+)
+
+// boundedConn fails when it has read more bytes than it may. The library keeps all of an answer in
+// memory, however long it is.
+type boundedConn struct {
+	net.Conn
+	left atomic.Int64 // bytes that it may still read
+}
+
+func (c *boundedConn) Read(p []byte) (int, error) {
+	left := c.left.Load()
+	if left <= 0 {
+		return 0, fmt.Errorf("the directory has sent more than %d bytes to answer a request, or %d unasked", maxLDAPAnswer, maxUnasked)
+	}
+	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])
+	c.left.Add(-int64(n))
+	return n, err
+}
+
 // directoryConn is a connection to a directory. One goroutine at a time uses it.
 type directoryConn struct {
 	*ldap.Conn
-	raw    net.Conn
+	raw    *boundedConn
 	broken bool      // it can't be used again
 	since  time.Time // when it became idle
 }
@@ -24,7 +51,9 @@ func (c *directoryConn) do(ctx context.Context, fn func() error) error {
 	stop := context.AfterFunc(ctx, func() {
 		c.raw.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // it is closed already then
 	})
+	c.raw.left.Store(maxLDAPAnswer)
 	err := fn()
+	c.raw.left.Store(maxUnasked)
 	// The library's error for a connection that ended while a request waited for its answer has no
 	// code. It closes that connection before it returns the error.
 	if !stop() || c.IsClosing() || ldap.IsErrorWithCode(err, ldap.ErrorNetwork) {
@@ -38,10 +67,12 @@ func (c *directoryConn) do(ctx context.Context, fn func() error) error {
 
 // dial opens a connection, encrypted if the options say so.
 func (d *Directory) dial(ctx context.Context) (*directoryConn, error) {
-	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", d.address)
+	tcp, err := (&net.Dialer{}).DialContext(ctx, "tcp", d.address)
 	if err != nil {
 		return nil, unavailable("connecting", err)
 	}
+	raw := &boundedConn{Conn: tcp}
+	raw.left.Store(maxLDAPAnswer) // for the handshake
 	if d.tls != nil && !d.startTLS {
 		secure := tls.Client(raw, d.tls)
 		if err := secure.HandshakeContext(ctx); err != nil {

@@ -416,13 +416,12 @@ func TestDirectoryOptions(t *testing.T) {
 	}
 }
 
-// credulous starts a directory that accepts every bind, and answers each search with the given
-// entries in BER. It returns its URL and the number of binds.
-func credulous(t *testing.T, entries string) (url string, binds *atomic.Int32) {
+// scripted starts a directory. For each request, `answer` gets the message's id and the first byte of
+// its operation, and writes what the directory sends. It returns the directory's URL.
+func scripted(t *testing.T, answer func(conn net.Conn, id string, operation byte) error) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	binds = new(atomic.Int32)
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
 	t.Cleanup(func() { l.Close() })
@@ -452,27 +451,137 @@ func credulous(t *testing.T, entries string) (url string, binds *atomic.Int32) {
 					if _, err := io.ReadFull(conn, body); err != nil {
 						return
 					}
-					id, answer := string(body[2:3]), ""
-					switch body[3] {
-					case 0x60: // bind
-						binds.Add(1)
-						answer = "\x30\x0c\x02\x01" + id + "\x61\x07\x0a\x01\x00\x04\x00\x04\x00"
-					case 0x63: // search
-						for e := range strings.SplitSeq(entries, "|") {
-							if e != "" {
-								answer += "\x30" + string(rune(len(e)+3)) + "\x02\x01" + id + e
-							}
-						}
-						answer += "\x30\x0c\x02\x01" + id + "\x65\x07\x0a\x01\x00\x04\x00\x04\x00"
-					}
-					if _, err := io.WriteString(conn, answer); err != nil {
+					if err := answer(conn, string(body[2:3]), body[3]); err != nil {
 						return
 					}
 				}
 			})
 		}
 	})
-	return "ldap://" + l.Addr().String(), binds
+	return "ldap://" + l.Addr().String()
+}
+
+// First bytes of operations.
+const bindRequest, searchRequest = 0x60, 0x63
+
+// accepted is the answer to a bind, and found the one to a search, with the given entries in BER.
+func accepted(id string) string {
+	return "\x30\x0c\x02\x01" + id + "\x61\x07\x0a\x01\x00\x04\x00\x04\x00"
+}
+
+func found(id, entries string) (answer string) {
+	for e := range strings.SplitSeq(entries, "|") {
+		if e != "" {
+			answer += "\x30" + string(rune(len(e)+3)) + "\x02\x01" + id + e
+		}
+	}
+	return answer + "\x30\x0c\x02\x01" + id + "\x65\x07\x0a\x01\x00\x04\x00\x04\x00"
+}
+
+// credulous starts a directory that accepts every bind, and answers each search with the given
+// entries. It returns its URL and the number of binds.
+func credulous(t *testing.T, entries string) (url string, binds *atomic.Int32) {
+	t.Helper()
+	binds = new(atomic.Int32)
+	return scripted(t, func(conn net.Conn, id string, operation byte) (err error) {
+		switch operation {
+		case bindRequest:
+			binds.Add(1)
+			_, err = io.WriteString(conn, accepted(id))
+		case searchRequest:
+			_, err = io.WriteString(conn, found(id, entries))
+		}
+		return err
+	}), binds
+}
+
+// flood writes a text again and again until the client closes the connection, or to 32 MiB. It returns how
+// many bytes it has written, some of which the client never got.
+func flood(conn net.Conn, begin, text string) (written int, err error) {
+	written, err = io.WriteString(conn, begin)
+	text = strings.Repeat(text, 64<<10/len(text))
+	for err == nil && written < 32<<20 {
+		var n int
+		n, err = io.WriteString(conn, text)
+		written += n
+	}
+	return written, err
+}
+
+// TestLDAPAnswersWithoutEnd: a directory answers one of the requests of a log-in, or sends something
+// unasked, without an end. The connection is closed, and the log-in fails.
+func TestLDAPAnswersWithoutEnd(t *testing.T) {
+	t.Parallel()
+	const entry = "\x64\x1b\x04\x04cn=a\x30\x13\x30\x11\x04\x03uid\x31\x0a\x04\x01a\x04\x05alice"
+	// The beginning of a message with a text of 512 MiB.
+	long := func(id, operation string) string {
+		return "\x30\x84\x7f\x00\x00\x00\x02\x01" + id + operation + "\x84\x70\x00\x00\x00\x04\x84\x20\x00\x00\x00"
+	}
+	// An entry whose DN has 16,384 bytes.
+	group := func(id string) string {
+		return "\x30\x82\x40\x0d\x02\x01" + id + "\x64\x82\x40\x06\x04\x82\x40\x00" + strings.Repeat("a", 0x4000) + "\x30\x00"
+	}
+	for name, c := range map[string]struct {
+		operation   byte
+		nth         int32 // request of this kind
+		begin, text func(id string) string
+		want        string
+	}{
+		"the service's bind": {bindRequest, 1, func(id string) string { return long(id, "\x61") }, func(string) string { return "a" }, "as the service account"},
+		"the user's entry":   {searchRequest, 1, func(id string) string { return long(id, "\x64") }, func(string) string { return "a" }, "searching the user:"},
+		"the user's bind":    {bindRequest, 2, func(id string) string { return long(id, "\x61") }, func(string) string { return "a" }, "checking the password"},
+		"groups":             {searchRequest, 2, func(string) string { return "" }, group, "the user's groups"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var binds, searches atomic.Int32
+			written := make(chan int, 1)
+			url := scripted(t, func(conn net.Conn, id string, operation byte) error {
+				n, answer := binds.Add, accepted(id)
+				if operation == searchRequest {
+					n, answer = searches.Add, found(id, entry)
+				}
+				if (operation == bindRequest || operation == searchRequest) && n(1) == c.nth && operation == c.operation {
+					n, err := flood(conn, c.begin(id), c.text(id))
+					written <- n
+					return err
+				}
+				_, err := io.WriteString(conn, answer)
+				return err
+			})
+			d := openDirectory(t, DirectoryOptions{URL: url, BindDN: "cn=x", BindPassword: "x", UserBase: "dc=x", GroupBase: "dc=x", Timeout: time.Minute})
+			_, err := d.Login(t.Context(), "a", "anything")
+			if !errors.Is(err, ErrUnavailable) || !strings.Contains(fmt.Sprint(err), c.want) || !strings.Contains(fmt.Sprint(err), "has sent more than 4194304 bytes") {
+				t.Errorf("log-in: %v", err)
+			}
+			if n := <-written; n >= 32<<20 {
+				t.Errorf("the directory has sent %d bytes", n)
+			}
+		})
+	}
+	t.Run("unasked", func(t *testing.T) {
+		t.Parallel()
+		idle := make(chan net.Conn, 10)
+		url := scripted(t, func(conn net.Conn, id string, operation byte) (err error) {
+			switch operation {
+			case bindRequest:
+				_, err = io.WriteString(conn, accepted(id))
+			case searchRequest:
+				idle <- conn
+				_, err = io.WriteString(conn, found(id, entry))
+			}
+			return err
+		})
+		d := openDirectory(t, DirectoryOptions{URL: url, BindDN: "cn=x", BindPassword: "x", UserBase: "dc=x", Timeout: time.Minute})
+		for range 2 {
+			if _, err := d.Login(t.Context(), "a", "anything"); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := flood(<-idle, "", accepted("\x7f")); err == nil {
+				t.Errorf("the directory has sent %d bytes on an idle connection", n)
+			}
+		}
+	})
 }
 
 // TestLDAPBindThatProvesNothing logs in at a directory that accepts every bind: the name must
@@ -491,7 +600,8 @@ func TestLDAPBindThatProvesNothing(t *testing.T) {
 		{"", ErrRefused, 2}, // an unknown name costs a bind too
 		{nameless, ErrRefused, 2},
 		{entry + "|" + entry, ErrRefused, 2},
-		{"\x64\x02\x30\x00", ErrUnavailable, 1}, // malformed
+		{entry + "|" + entry + "|" + entry, ErrRefused, 2}, // the directory ignores the limit
+		{"\x64\x02\x30\x00", ErrUnavailable, 1},            // malformed
 	} {
 		url, binds := credulous(t, tt.entries)
 		d := openDirectory(t, DirectoryOptions{URL: url, BindDN: "cn=x", BindPassword: "x", UserBase: "dc=x"})

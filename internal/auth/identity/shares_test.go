@@ -179,3 +179,55 @@ func TestFetchTurns(t *testing.T) {
 		t.Errorf("at the end: %d, %d, %v, %d wait", turns.all, turns.fresh, turns.running, len(turns.waiting))
 	}
 }
+
+// TestFetchTurnsOfNamespaces: namespaces whose issuers don't answer have all places for new issuers, and
+// wait for more. A place that becomes free goes to the namespace with the fewest fetches, also if it
+// came later, and of two with as many to the one that has waited for longer.
+func TestFetchTurnsOfNamespaces(t *testing.T) {
+	t.Parallel()
+	var turns fetchTurns
+	wait := func(namespace string) *fetchWaiter {
+		w := &fetchWaiter{fetcher{namespace, false}, make(chan struct{})}
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		turns.waiting = append(turns.waiting, w)
+		turns.begin()
+		return w
+	}
+	want := func(w *fetchWaiter, turn bool) {
+		t.Helper()
+		got := false
+		select {
+		case <-w.turn:
+			got = true
+		default:
+		}
+		if got != turn {
+			t.Errorf("a fetch for %s has its turn: %v, want %v; %v run", w.namespace, got, turn, turns.running)
+		}
+	}
+	storms := make([]string, newFetches/namespaceFetches)
+	for i := range storms {
+		storms[i] = fmt.Sprint("storm", i)
+		for range namespaceFetches {
+			want(wait(storms[i]), true)
+		}
+	}
+	var waiting []*fetchWaiter
+	for _, storm := range storms {
+		waiting = append(waiting, wait(storm), wait(storm))
+	}
+	for i := range namespaceFetches - 1 {
+		calm := wait("calm")
+		want(calm, false)
+		turns.end(fetcher{storms[i], false})
+		want(calm, true)
+	}
+	for _, w := range waiting {
+		want(w, false)
+	}
+	last := wait("calm")
+	turns.end(fetcher{storms[len(storms)-1], false})
+	want(waiting[0], true) // its namespace had as many fetches as calm
+	want(last, false)
+}

@@ -63,6 +63,9 @@ type Proof struct {
 	// Until is when what is made by this log-in ends at the latest. Zero: nothing is known about
 	// that.
 	Until time.Time
+	// Account is the id of the account whose password it is, 0 if that isn't known. The Cache leaves
+	// it as it is.
+	Account int64
 }
 
 // proved is a cached result, which is used until a time.

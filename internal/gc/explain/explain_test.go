@@ -484,7 +484,7 @@ func TestExplainManifestInTrash(t *testing.T) {
 	says(tagged("acme/app", "v2"), oci.NameUnknown, "is not known to this registry$")
 
 	put("acme/app", 3)
-	put("gone/web", 1) // another namespace of the name gone
+	put("gone/web", 1)                                                                         // another namespace of the name gone
 	says(manifest("acme/app", d), oci.ManifestUnknown, "is not known to repository acme/app$") // it is another repository
 	says(manifest("gone/app", d), oci.NameUnknown, "is not known to this registry$")
 	says(blob(d), oci.BlobUnknown, "but a manifest of gone/web: name its repository too, as in gone/web@"+d.String()+"; what was deleted has it too: ")

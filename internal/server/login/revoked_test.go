@@ -136,6 +136,56 @@ func TestTokenAfterTheEnd(t *testing.T) {
 	}
 }
 
+// TestNameOfADeletedAccount: an account is deleted, and another person gets its name, while a replica
+// still knows what the first person has sent. The first person is never taken for the other one, and gets
+// no token and no session of the other's account; the other person isn't refused.
+func TestNameOfADeletedAccount(t *testing.T) {
+	t.Parallel()
+	r, _ := pair(t, nil)
+	for i, knows := range []string{"the credential", "the credential and the account", "the password"} {
+		name := fmt.Sprint("alice", i)
+		old := person(t, r[0], name, false)
+		_, text, err := r[0].Auth.CreateToken(t.Context(), &auth.Principal{ID: old.ID, Name: name}, "laptop", auth.Limits{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, as := text, name
+		switch knows {
+		case "the credential":
+			as = "other" // the replica looks at the credential, and no further
+		case "the password":
+			known = "secret"
+		}
+		if _, err := r[1].Auth.Login(t.Context(), as, known, "192.0.2.1"); (err == nil) != (as == name) {
+			t.Fatal(err)
+		}
+		if err := r[0].Auth.DeleteAccount(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		made := person(t, r[0], name, false)
+		_, fresh, err := r[0].Auth.CreateToken(t.Context(), &auth.Principal{ID: made.ID, Name: name}, "laptop", auth.Limits{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := r[1].Auth.Login(t.Context(), name, known, "192.0.2.1")
+		if err == nil && p.ID != old.ID {
+			t.Errorf("%s: the first person is taken for the account %d, want %d or a refusal", knows, p.ID, old.ID)
+		}
+		if err == nil {
+			if _, _, err := r[1].Auth.CreateToken(t.Context(), p, "foothold", auth.Limits{}, nil); oci.CodeOf(err) == "" {
+				t.Errorf("%s: a token of the other's account: %v", knows, err)
+			}
+			request := httptest.NewRequest("POST", "http://localhost/auth/login", nil)
+			if err := r[1].Auth.OpenSession(httptest.NewRecorder(), request, p.Name, "password", p.Proof()); oci.CodeOf(err) != oci.Unauthorized {
+				t.Errorf("%s: a session of the other's account: %v", knows, err)
+			}
+		}
+		if p, err := r[1].Auth.Login(t.Context(), name, fresh, "192.0.2.1"); err != nil || p.ID != made.ID {
+			t.Errorf("%s: the other person is %v, %v", knows, p, err)
+		}
+	}
+}
+
 // TestRevokedRightsEnd: the end of a right ends the credentials at once on the replica that
 // made the change, within 10 s on others, and tokens that were issued before when they expire.
 func TestRevokedRightsEnd(t *testing.T) {

@@ -137,7 +137,7 @@ func (a *API) changeOwn(ctx context.Context, in *api.OwnChange) (*api.QuayUser, 
 	if err != nil {
 		return nil, err
 	}
-	change := auth.AccountChange{Email: in.Body.Email}
+	change := auth.AccountChange{ID: p.ID, Email: in.Body.Email}
 	if in.Body.Email != nil {
 		if err := checkEmail(*in.Body.Email); err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -105,7 +106,7 @@ func (a *API) reportHolds(ctx context.Context, in *reportInput) (*answer[hold.Re
 	report.Lease, report.Kind = lease, in.Kind
 	report.Cluster, report.ReplaceCluster, report.AllowEmpty = in.Cluster, in.ReplaceCluster, in.AllowEmpty
 	report.By = by
-	done, err := a.opt.Holds.Report(ctx, in.Place(), *report)
+	done, err := a.opt.Holds.Report(limit.WithLease(ctx, server.Observed(ctx).Lease), in.Place(), *report)
 	return &answer[hold.Reported]{done}, err
 }
 

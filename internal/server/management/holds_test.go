@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -160,4 +161,58 @@ func TestHoldsAccess(t *testing.T) {
 	}
 	cluster.Manage(t, "GET", "/holds?namespace=acme", "").WantStatus(t, 403)
 	cluster.Do(t, "GET", "/v2/acme/app/manifests/v1", "").WantStatus(t, 403)
+}
+
+// TestLongReports: a report with a long value is refused before the value has ended, and an error shows
+// little of a client's text.
+func TestLongReports(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	const path = "/holds/prod?namespace=acme"
+	long := strings.Repeat("a", 300_000) // the server reads a rest as short before it answers
+	for _, body := range []string{`{"digests":["` + long, `{"` + long, `{"digests":[{"digest":"` + long, strings.Repeat(" ", 300_000)} {
+		r.Manage(t, "PUT", path, body).Refused(t, 413, "invalid_request", "more than 262144 bytes")
+	}
+	if a := r.Manage(t, "PUT", path, `{"`+long[:200_000]+`":[]}`).Refused(t, 400, "invalid_request", "it has a member"); len(a.Content) > 1000 {
+		t.Errorf("the error has %d bytes", len(a.Content))
+	}
+	names := make([]string, 100)
+	for i := range names {
+		names[i] = fmt.Sprintf(`"%0*d"`, 1024, i)
+	}
+	var done hold.Reported
+	item := fmt.Sprintf(`{"digest":"%s","names":[%s]}`, oci.Compute(oci.SHA256, []byte("x")), strings.Join(names, ","))
+	r.Manage(t, "PUT", path, `{"digests":[`+item+`]}`).Into(t, 200, &done)
+	if done.Digests != 1 {
+		t.Errorf("an item with as many names as it may have: %+v", done)
+	}
+}
+
+// TestLongNamesOfReports: differences make the names of a reporter no longer than they may be. The
+// refusal says how long they may be.
+func TestLongNamesOfReports(t *testing.T) {
+	t.Parallel()
+	r := onDatabase(t, func(o *servertest.Options, d *db.DB) {
+		var err error
+		if o.Management.Holds, err = hold.New(hold.Options{DB: d, MaxDigests: 100, Log: o.Log}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	const path = "/holds/prod?namespace=acme"
+	item := func(n int) string {
+		names := make([]string, 50)
+		for i := range names {
+			names[i] = fmt.Sprintf(`"%0*d"`, 1000, i)
+		}
+		return fmt.Sprintf(`{"digest":"%s","names":[%s]}`, oci.Compute(oci.SHA256, []byte{byte(n)}), strings.Join(names, ","))
+	}
+	r.Manage(t, "PUT", path, `{"add":[`+item(1)+`]}`).WantStatus(t, 200)
+	r.Manage(t, "PUT", path, `{"add":[`+item(2)+`]}`).Refused(t, 413, "invalid_request", "would have 100000 bytes or more, of which there may be 51200")
+	var done hold.Reported
+	r.Manage(t, "PUT", path, `{"add":[]}`).Into(t, 200, &done)
+	if done.Digests != 1 || done.Revision != 1 {
+		t.Errorf("after a report that was refused: %+v", done)
+	}
 }

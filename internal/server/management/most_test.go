@@ -132,6 +132,33 @@ func TestMoreThanAllowed(t *testing.T) {
 	r.Manage(t, "POST", rules, encode(t, list)).Refused(t, 400, "invalid_request", "limits.federation_rules")
 }
 
+// TestEndingSecretsAtOnce: a robot has as many secrets as it may have. It gets a new one that ends them
+// at once, and none while they stay valid.
+func TestEndingSecretsAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int{1, 2} {
+		r := fewAllowed(t, most)
+		r.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
+		const path = "/organization/acme/robots/ci"
+		secrets := make([]struct{ Token string }, most+2)
+		r.Manage(t, "PUT", path, "").Into(t, 201, &secrets[0])
+		for i := 1; i < most; i++ {
+			r.Manage(t, "POST", path+"/regenerate", `{"overlap":600}`).Into(t, 200, &secrets[i])
+		}
+		r.Manage(t, "POST", path+"/regenerate", `{"overlap":600}`).Refused(t, 400, "invalid_request", "limits.tokens")
+		for i := most; i < len(secrets); i++ {
+			r.Manage(t, "POST", path+"/regenerate", "").Into(t, 200, &secrets[i])
+			for j, secret := range secrets[:i+1] {
+				want := 401
+				if j == i {
+					want = 200
+				}
+				r.Do(t, "GET", "/v2/", "", servertest.Basic("acme+ci", secret.Token)...).WantStatus(t, want)
+			}
+		}
+	}
+}
+
 // rows counts rows of a table.
 func (r *registry) rows(t *testing.T, of string) (n int) {
 	t.Helper()

@@ -48,6 +48,13 @@ func loadStatic() (map[string]staticFile, map[string]string) {
 }
 
 func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
+	o := server.Observed(r.Context())
+	o.Route = staticRoot
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		u.server.Fail(w, r, server.NothingAt(r))
+		return
+	}
+	o.Method = r.Method
 	f, ok := static[r.URL.Path]
 	caching := "public, max-age=31536000, immutable"
 	if !ok { // The page may come from a replica of another version.
@@ -55,7 +62,7 @@ func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
 		ok = ok && strings.Count(strings.TrimPrefix(r.URL.Path, staticRoot), "/") == 1
 		caching = "no-store"
 	}
-	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if !ok {
 		u.server.Fail(w, r, server.NothingAt(r))
 		return
 	}

@@ -92,9 +92,7 @@ func (u *UI) serveRoot(w http.ResponseWriter, r *http.Request) {
 
 // ServeHTTP answers a request for a page, a form or a static file.
 func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	o := server.Observed(r.Context())
 	if strings.HasPrefix(r.URL.Path, staticRoot) {
-		o.Route, o.Method = staticRoot, r.Method
 		u.serveStatic(w, r)
 		return
 	}
