@@ -152,7 +152,13 @@ func chartRefuses(t *testing.T, helm *client) {
 		"dashboard.labels.a=b":                                                   "dashboard.labels has no effect",
 		"report.reporter=prod":                                                   "report.reporter has no effect",
 		"report.enabled=true,report.reporter=r,report.secretName=s,report.server=https://r,report.schedule=@daily": "report.schedule has no effect, since report.watch is true",
-		"config.data_dir=/srv": "config.data_dir has no effect", "config.http.addr=:80": "config.http.addr has no effect",
+		// A job that comes too seldom for its lease.
+		"report.enabled=true,report.watch=false,report.reporter=r,report.secretName=s,report.server=https://r,report.schedule=0 3 * * *":               "leaves 1440 minutes between two reports",
+		"report.enabled=true,report.watch=false,report.reporter=r,report.secretName=s,report.server=https://r,report.schedule=0 */9 * * *":             "leaves 540 minutes between two reports",
+		"report.enabled=true,report.watch=false,report.reporter=r,report.secretName=s,report.server=https://r,report.schedule=@hourly,report.lease=2h": "leaves 60 minutes between two reports",
+		"report.enabled=true,report.watch=false,report.reporter=r,report.secretName=s,report.server=https://r,report.lease=20m":                        "leaves 10 minutes between two reports",
+		"report.lease=24 hours": "report/lease",
+		"config.data_dir=/srv":  "config.data_dir has no effect", "config.http.addr=:80": "config.http.addr has no effect",
 		"config.http.debug_addr=:81": "config.http.debug_addr has no effect", "config.http.drain_timeout=1m": "drainSeconds sets it",
 		"config.http.adr=:80": "adr", "config.databse.max_conns=5": "databse", "global.imageRegistry=r.example.com": "global has no effect",
 	} {

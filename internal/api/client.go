@@ -173,8 +173,11 @@ func (c *Client) Open(ctx context.Context, method, path string, query url.Values
 // unreachable returns the error for a request that got no answer. Its text has the cause, and
 // says how the user can start a registry or name another one.
 func (c *Client) unreachable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
 		return errors.New("interrupted")
+	case ctx.Err() != nil: // the caller gave the registry only so much time
+		err = context.Cause(ctx)
 	}
 	if inner, ok := errors.AsType[*url.Error](err); ok {
 		err = inner.Err // drops the URL, which may be long

@@ -127,6 +127,12 @@ func TestUnreachable(t *testing.T) {
 	if err := c.Get(ctx, "/x", nil, nil); err == nil || err.Error() != "interrupted" {
 		t.Errorf("with a cancelled context: %v", err)
 	}
+	ctx, cancel = context.WithTimeoutCause(t.Context(), 0, errors.New("no answer within 0s"))
+	defer cancel()
+	err = c.Get(ctx, "/x", nil, nil)
+	if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "no answer within 0s") {
+		t.Errorf("after the time that the caller gave: %v", err)
+	}
 }
 
 func TestCollect(t *testing.T) {

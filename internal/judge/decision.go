@@ -119,7 +119,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case NotMatched:
 		return "no policy's pattern and selectors select it"
 	case Exempt:
-		return "restored by an undo, and the policy hasn't been saved since"
+		return "restored by an undo, and exempt until the policy gets another rule or somebody ends that"
 	case Young:
 		return fmt.Sprintf("pushed at %s, no more than %s ago", Stamp(t.Created), r.policy.OlderThan)
 	case AmongNewest:

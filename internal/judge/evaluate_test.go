@@ -416,7 +416,7 @@ func TestReason(t *testing.T) {
 		"last used at 2025-11-30 12:00:00 UTC, more than 90d ago",
 		"pushed at 2025-11-22 12:00:00 UTC, more than 90d ago, and no use recorded since 2023-03-02 12:00:00 UTC",
 		`protected: it matches "^v"`,
-		"restored by an undo, and the policy hasn't been saved since",
+		"restored by an undo, and exempt until the policy gets another rule or somebody ends that",
 	} {
 		if got := v.Reason(tags[i], v.Decide(tags[i])); got != want {
 			t.Errorf("tag %s: the reason is %q, want %q", tags[i].Name, got, want)

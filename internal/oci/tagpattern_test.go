@@ -100,6 +100,10 @@ func TestTagPatternGlob(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"^pr-*": "^pr-", "pr-*": "^pr-", "^v*": "^v", "v1.*": "", "^pr-.*": "", "[a-z]*": "", "^v1.2*$": `^v1\.2`,
 		"release-*-rc": "^release-.*-rc$", "pr-": "", "(pr)*": "", "a**": "",
+		// Alternatives and groups, with the anchors that they have.
+		"^(pr|mr)-*": "^(pr|mr)-", "^pr-*|^mr-*": "^pr-.*|^mr-", "pr-*|mr-*$": "pr-.*|mr-", "^(pr-*|mr-*)$": "^(pr-.*|mr-.*)$", "^(?:pr-*)$": "^pr-", "^main$|^pr-*": "^main$|^pr-",
+		"^(pr|mr)-[0-9]*": "", "^(pr|mr)-.*": "", "(a|b)*c": "", "^pr-*[0-9]+$": "^pr-.*[0-9]+$", "^(v|r)1.2-*": "^([rv])1.2-", `^v1\.*`: `^v1\.`, `^v\d*`: "", "^pr-*.*": "^pr-.*",
+		"^(?:ab)+-*": "^(?:ab)+-", "^(a?|b{2,3}|c{4,}|d+?)-*": "^(a?|b{2,3}|c{4,}|d+?)-", "(?i)^pr-*": "^(?i:PR)(?i:-)", `^\bpr_*x`: `^\bpr_.*x`, "(?:ab)*-*": "(?:ab)*-", "^(?:pr|m)-*x": "^(?:pr|m)-.*x", "^(?:pr){2}-*": "^(?:pr){2,2}-", "^pr-{0,}": "",
 	} {
 		p, err := oci.ParseTagPattern(pattern)
 		if err != nil {
@@ -110,6 +114,27 @@ func TestTagPatternGlob(t *testing.T) {
 		}
 		if glob, ok := p.Glob(); glob.String() != want || ok != (want != "") {
 			t.Errorf("%q is taken for %q (%v), want %q", pattern, glob, ok, want)
+		}
+	}
+}
+
+// TestTagPatternGlobFinds: what looks like a shell's pattern finds a name that wasn't meant, and what was
+// meant doesn't find it, but finds all that the author means.
+func TestTagPatternGlobFinds(t *testing.T) {
+	t.Parallel()
+	for _, pattern := range []string{"^pr-*", "^(pr|mr)-*", "^pr-*|^mr-*", "^(pr-*|mr-*)$", "(pr|mr)-*", "^(?i)(pr|mr)-*", "^(?:pr|mr)-*[a-z0-9]*$"} {
+		p, err := oci.ParseTagPattern(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		glob, ok := p.Glob()
+		if again, err := oci.ParseTagPattern(glob.String()); !ok || err != nil || again.String() != glob.String() {
+			t.Errorf("%q is taken for %q: %v", pattern, glob, err)
+		}
+		for name, meant := range map[string]bool{"pr-7": true, "pr-x": true, "prod": false} {
+			if glob.Match(name) != meant {
+				t.Errorf("%q for %q finds %s: %v", glob, pattern, name, !meant)
+			}
 		}
 	}
 }

@@ -78,33 +78,143 @@ func (p TagPattern) Whole() TagPattern {
 }
 
 // Glob returns the pattern that its author has meant if p is a pattern of a shell's, in which a star
-// stands for any text, as in pr-*. In a regular expression the star repeats the character before it,
-// so that pr-* is found in prod. ok is false if p doesn't look like one.
+// stands for any text, as in pr-* or ^(pr|mr)-*. In a regular expression the star repeats the character
+// before it, so that pr-* is found in prod. A pattern that has nothing that a shell's pattern lacks
+// matches whole names; the anchors of others stay as they are. ok is false if no star repeats a
+// single character.
 func (p TagPattern) Glob() (glob TagPattern, ok bool) {
-	text := strings.TrimSuffix(strings.TrimPrefix(p.text, "^"), "$")
-	var out strings.Builder
-	for i, c := range text {
-		switch {
-		case c == '*' && i > 0 && text[i-1] != '.' && text[i-1] != '*':
-			out.WriteString(".*")
-			ok = true
-		case c == '.' && (i+1 == len(text) || text[i+1] != '*'):
-			out.WriteString(`\.`)
-		case c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z':
-			out.WriteRune(c)
-		default:
-			return TagPattern{}, false
-		}
-	}
-	if !ok {
+	parsed, err := syntax.Parse(p.text, syntax.Perl)
+	if p.re == nil || err != nil {
 		return TagPattern{}, false
 	}
-	whole := "^" + out.String() + "$"
-	if strings.HasSuffix(out.String(), ".*") {
-		whole = "^" + strings.TrimSuffix(out.String(), ".*")
+	g := globWriter{dot: "."}
+	if inner, plain := withoutAnchors(parsed); plain {
+		g.dot = `\.`
+		g.WriteByte('^')
+		for _, part := range inner {
+			g.write(part)
+		}
+		g.WriteByte('$')
+	} else {
+		g.write(parsed)
 	}
-	re, err := regexp.Compile(whole)
-	return TagPattern{text: whole, re: re}, err == nil
+	text := g.String()
+	// Any text may follow what isn't anchored.
+	if short, cut := strings.CutSuffix(strings.TrimSuffix(text, "$"), ".*"); cut {
+		text = short
+	}
+	re, err := regexp.Compile(text)
+	if g.stars == 0 || err != nil {
+		return TagPattern{}, false
+	}
+	return TagPattern{text: text, re: re}, true
+}
+
+// withoutAnchors returns the parts of an expression without the anchors at its ends. plain is false if it
+// has more than characters, stars after single ones, and dots.
+func withoutAnchors(re *syntax.Regexp) (parts []*syntax.Regexp, plain bool) {
+	parts = []*syntax.Regexp{re}
+	if re.Op == syntax.OpConcat {
+		parts = re.Sub
+	}
+	if parts[0].Op == syntax.OpBeginText {
+		parts = parts[1:]
+	}
+	if n := len(parts); n > 0 && parts[n-1].Op == syntax.OpEndText {
+		parts = parts[:n-1]
+	}
+	for _, part := range parts {
+		if part.Op != syntax.OpLiteral && part.Op != syntax.OpAnyCharNotNL && !repeatsOne(part) || part.Flags&syntax.FoldCase != 0 {
+			return nil, false
+		}
+	}
+	return parts, true
+}
+
+// repeatsOne returns whether an expression is a star after a single character.
+func repeatsOne(re *syntax.Regexp) bool {
+	return re.Op == syntax.OpStar && re.Sub[0].Op == syntax.OpLiteral && len(re.Sub[0].Rune) == 1
+}
+
+// globWriter writes an expression, with a star after a single character as this character and any text.
+type globWriter struct {
+	strings.Builder
+	dot   string // for a dot that nothing repeats
+	stars int    // that were after single characters
+}
+
+func (g *globWriter) write(re *syntax.Regexp) {
+	switch re.Op {
+	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
+		g.repeat(re)
+	case syntax.OpConcat:
+		for _, sub := range re.Sub {
+			if sub.Op == syntax.OpAlternate {
+				g.group("(?:", sub)
+			} else {
+				g.write(sub)
+			}
+		}
+	case syntax.OpAlternate:
+		for i, sub := range re.Sub {
+			if i > 0 {
+				g.WriteByte('|')
+			}
+			g.write(sub)
+		}
+	case syntax.OpCapture:
+		g.group("(", re.Sub[0])
+	case syntax.OpLiteral:
+		text := regexp.QuoteMeta(string(re.Rune))
+		if re.Flags&syntax.FoldCase != 0 {
+			text = "(?i:" + text + ")"
+		}
+		g.WriteString(text)
+	case syntax.OpAnyCharNotNL:
+		g.WriteString(g.dot)
+	case syntax.OpBeginText:
+		g.WriteByte('^')
+	case syntax.OpEndText:
+		g.WriteByte('$')
+	default:
+		g.WriteString(re.String())
+	}
+}
+
+func (g *globWriter) group(open string, re *syntax.Regexp) {
+	g.WriteString(open)
+	g.write(re)
+	g.WriteByte(')')
+}
+
+// repeat writes an expression that repeats another one.
+func (g *globWriter) repeat(re *syntax.Regexp) {
+	sub := re.Sub[0]
+	switch {
+	case sub.Op == syntax.OpLiteral && len(sub.Rune) == 1, sub.Op == syntax.OpCharClass, sub.Op == syntax.OpAnyCharNotNL, sub.Op == syntax.OpCapture:
+		g.write(sub)
+	default:
+		g.group("(?:", sub)
+	}
+	lazy := ""
+	if re.Flags&syntax.NonGreedy != 0 {
+		lazy = "?"
+	}
+	switch {
+	case repeatsOne(re):
+		g.WriteString(".*")
+		g.stars++
+	case re.Op == syntax.OpStar:
+		g.WriteString("*" + lazy)
+	case re.Op == syntax.OpPlus:
+		g.WriteString("+" + lazy)
+	case re.Op == syntax.OpQuest:
+		g.WriteString("?" + lazy)
+	case re.Max < 0:
+		fmt.Fprintf(g, "{%d,}%s", re.Min, lazy)
+	default:
+		fmt.Fprintf(g, "{%d,%d}%s", re.Min, re.Max, lazy)
+	}
 }
 
 // spansName returns whether the pattern has .* at both ends. By that its author allows any text

@@ -203,7 +203,7 @@ func undoRun(q *request) error {
 	if done.InTrash > 0 {
 		parts = append(parts, plural(done.InTrash, "is in the trash", "are in the trash")+" with "+strings.Join(done.TrashNames, ", ")+": restore that, and undo again")
 	}
-	n := &notice{Text: strings.Join(parts, "; ") + ". The policies leave these tags alone until they are saved again."}
+	n := &notice{Text: strings.Join(parts, "; ") + ". The policies leave these tags alone until they get another rule, or somebody ends the exemption."}
 	if done.Next != "" {
 		n.Text += " There are more."
 		n.Undo = &undo{Action: link("/ui/runs/{run}/undo", id), Text: "Go on", Fields: []field{{"cursor", done.Next}}}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/upstream"
 )
 
@@ -39,7 +40,7 @@ func (c copyLimit) text(l upstream.Limits) string {
 	case c.number != nil:
 		return humanize.Comma(int64(*c.number(&l)))
 	case c.bytes != nil:
-		return humanize.IBytes(uint64(*c.bytes(&l))) //nolint:gosec // positive
+		return policy.Size(*c.bytes(&l)).String()
 	}
 	return c.period(&l).String()
 }
@@ -54,11 +55,14 @@ func (c copyLimit) set(l *upstream.Limits, value string) error {
 		}
 		*c.number(l) = n
 	case c.bytes != nil:
-		n, err := humanize.ParseBytes(value)
-		if err != nil || n < 1 || n > 1<<62 {
-			return fmt.Errorf("%q isn't a size such as 64MiB", value)
+		n, err := parseSize(value)
+		switch {
+		case err != nil:
+			return err
+		case n > 1<<62:
+			return fmt.Errorf("%q is more than 4194304TiB", value)
 		}
-		*c.bytes(l) = int64(n)
+		*c.bytes(l) = n
 	default:
 		d, err := time.ParseDuration(value)
 		if err != nil || d < time.Second || d > 24*time.Hour {

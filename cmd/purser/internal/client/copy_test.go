@@ -60,7 +60,7 @@ func TestCopyLimits(t *testing.T) {
 	t.Parallel()
 	var l upstream.Limits
 	f := &limitsFlag{&l}
-	for _, text := range []string{"pages=1", "names=2", "list=3KiB", "depth=4", "manifests=5", "blob=6GiB", "redirects=7", "silence=8s", "rate=9B"} {
+	for _, text := range []string{"pages=1", "names=2", "list=3KiB", "depth=4", "manifests=5", "blob=6GiB", "redirects=7", "silence=8s", "rate=9"} {
 		if err := f.Set(text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -69,7 +69,7 @@ func TestCopyLimits(t *testing.T) {
 	if l != want {
 		t.Errorf("%+v, want %+v", l, want)
 	}
-	for _, text := range []string{"", "pages", "pages=", "pages=0", "pages=-1", "list=0", "list=much", "silence=0s", "silence=1000h", "rate=0", "nothing=1"} {
+	for _, text := range []string{"", "pages", "pages=", "pages=0", "pages=-1", "list=0", "list=much", "list=1,5GB", "list=1.5GB", "blob=9223372036854775807", "silence=0s", "silence=1000h", "rate=0", "nothing=1"} {
 		if err := f.Set(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}

@@ -3,6 +3,8 @@ package client
 import (
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -10,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func pruneFreeCommand(src *command.Source) *cobra.Command {
@@ -26,11 +29,11 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 	var age string
 	textFlag(cmd, &age, "unused-for", "30d", "only tags that weren't used or pushed for `AGE`", checkAge)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		bytes, err := humanize.ParseBytes(args[0])
-		if err != nil || bytes == 0 || bytes > 1<<62 {
-			return command.Usagef("%q is no size like 500GB or 20GiB", args[0])
+		bytes, err := parseSize(args[0])
+		if err != nil {
+			return command.Usagef("SIZE: %v", err)
 		}
-		in := api.FreeInput{Body: api.FreeBody{Bytes: int64(bytes), UnusedFor: age}}
+		in := api.FreeInput{Body: api.FreeBody{Bytes: bytes, UnusedFor: age}}
 		if len(args) > 1 {
 			in.Namespace = args[1]
 		}
@@ -47,7 +50,8 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 		if answer.Plan.Plan == "" {
 			return command.Refuse("nothing can be deleted")
 		}
-		err = command.Confirm(cmd, *yes, "Delete %s? The run can be undone until garbage collection deletes the manifests.", command.Count(answer.Plan.Tags, "tag"))
+		err = command.Confirm(cmd, *yes, "Delete %s that weren't used or pushed for %s%s? The run can be undone until garbage collection deletes the manifests.",
+			command.Count(answer.Plan.Tags, "tag"), age, shortAge(age))
 		if err != nil {
 			return err
 		}
@@ -63,6 +67,22 @@ func pruneFreeCommand(src *command.Source) *cobra.Command {
 		})
 	})
 	return cmd
+}
+
+// parseSize returns the number of bytes that a text stands for, such as 500GB or "500 GB".
+func parseSize(text string) (int64, error) {
+	size, err := policy.ParseSize(strings.ReplaceAll(text, " ", ""))
+	return int64(size), err
+}
+
+// shortAge says how long an age below an hour is, since m is minutes and not months; "" for others. It
+// follows the age in a sentence.
+func shortAge(text string) string {
+	age, err := policy.ParseAge(text)
+	if err != nil || age.Duration() >= time.Hour {
+		return ""
+	}
+	return ", which is " + age.Duration().String() + " (m is minutes)"
 }
 
 // printFreePlan prints what would be deleted, and when its space comes back.

@@ -102,3 +102,43 @@ func TestPruneRunProgress(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// TestPruneFreeReadsSizeAndAge: a size with a comma or a point is refused instead of taken for another
+// one, and the question says that the m of an age is minutes.
+func TestPruneFreeReadsSizeAndAge(t *testing.T) {
+	t.Parallel()
+	asked := make(chan api.FreeBody, 10)
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body api.FreeBody
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		asked <- body
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(api.FreeAnswer{Plan: &autoprune.FreePlan{Bytes: body.Bytes, Tags: 7, Plan: "p"}}) //nolint:errcheck // the test sees it
+	}))
+	t.Cleanup(registry.Close)
+	for _, size := range []string{"1,5TB", "1.5TB", "1,000GB", "much", "0", ""} {
+		if code, _, stderr := purser(t, "prune", "free", size, "--server", registry.URL); code != 2 || !strings.Contains(stderr, "SIZE: ") {
+			t.Errorf("%q ends with %d: %s", size, code, stderr)
+		}
+	}
+	if len(asked) > 0 {
+		t.Fatalf("it asked for %+v", <-asked)
+	}
+	for _, c := range []struct {
+		size, age, question string
+		bytes               int64
+	}{
+		{"1500GB", "6m", "weren't used or pushed for 6m, which is 6m0s (m is minutes)?", 1500e9},
+		{"2 GiB", "90d", "weren't used or pushed for 90d?", 2 << 30},
+	} {
+		code, stdout, stderr := purser(t, "prune", "free", c.size, "--unused-for", c.age, "--server", registry.URL)
+		if body := <-asked; body.Bytes != c.bytes || body.UnusedFor != c.age {
+			t.Errorf("%s asked for %+v", c.size, body)
+		}
+		if code != 3 || !strings.Contains(stderr, "Delete 7 tags that "+c.question) {
+			t.Errorf("%s ends with %d: %s%s", c.size, code, stdout, stderr)
+		}
+	}
+}

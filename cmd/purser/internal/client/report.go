@@ -49,13 +49,14 @@ type reporting struct {
 	others        map[string]int // images of other hosts, by host
 	dryRun, empty bool
 	interval      time.Duration // 0: report once
+	renewal
 }
 
 func addReporting(cmd *cobra.Command, kind string) *reporting {
 	r := &reporting{format: command.AddFormat(cmd), namespace: addNamespace(cmd), kind: kind}
 	textFlag(cmd, &r.lease, "lease", "", "the holds end after `AGE` without another report, such as 12h or 7d (default: as before; 1d at first)", checkAge)
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "print what would be reported, and report nothing")
-	cmd.Flags().BoolVar(&r.empty, "allow-empty", false, "report an empty list too: nothing is held then")
+	cmd.Flags().BoolVar(&r.empty, "allow-empty", false, "report an empty list too: what was held stays so for the rest of its lease")
 	return r
 }
 
@@ -79,8 +80,8 @@ func images(read func(context.Context) ([]report.Image, error)) source {
 
 // run reports the images that `read` finds, once or again and again.
 func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read source) error {
-	if r.interval < 0 || r.interval > 0 && r.interval < time.Second {
-		return command.Usagef("--interval: %v isn't possible: use at least 1s, or leave it out to report once", r.interval)
+	if err := r.check(cmd, "use at least 1s, or leave it out to report once"); err != nil {
+		return err
 	}
 	for {
 		err := r.once(cmd, c, reporter, read)
@@ -90,19 +91,22 @@ func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read
 		case cmd.Context().Err() != nil: // it was told to stop, maybe in the middle of a report
 			return nil
 		}
-		if err != nil { // the lease bridges the time until the next report
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", time.Now().Format(time.RFC3339), err)
-		}
+		wait, _ := r.wait(cmd, err, r.interval)
 		select {
 		case <-cmd.Context().Done():
 			return nil
-		case <-time.After(r.interval):
+		case <-time.After(wait):
 		}
 	}
 }
 
+// once reports once, within the time that a report may take.
 func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, read source) error {
-	found, err := read(cmd.Context())
+	return r.limited(cmd.Context(), func(ctx context.Context) error { return r.report(ctx, cmd, c, reporter, read) })
+}
+
+func (r *reporting) report(ctx context.Context, cmd *cobra.Command, c *api.Client, reporter string, read source) error {
+	found, err := read(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,27 +119,27 @@ func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, rea
 	}
 	hosts = slices.Concat(hosts, r.known)
 	r.cluster, r.others = found.Cluster, report.Others(found.Images, hosts)
-	return r.resolve(cmd, c, reporter, report.Of(found.Images, hosts), fmt.Sprintf("None of the %d deployed images is of %s", len(found.Images), strings.Join(hosts, " or ")))
+	return r.resolve(ctx, cmd, c, reporter, report.Of(found.Images, hosts), fmt.Sprintf("None of the %d deployed images is of %s", len(found.Images), strings.Join(hosts, " or ")))
 }
 
 // resolve reports the digests of images. `none` says that there are none.
-func (r *reporting) resolve(cmd *cobra.Command, c *api.Client, reporter string, images []report.Image, none string) error {
+func (r *reporting) resolve(ctx context.Context, cmd *cobra.Command, c *api.Client, reporter string, images []report.Image, none string) error {
 	namespace := *r.namespace
 	in := report.In(images, namespace)
 	if others := len(images) - len(in); others > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s of other namespaces than %s left out\n", counted(int64(others), "image is", "images are"), namespace)
 		none += " in namespace " + namespace
 	}
-	found, err := report.Resolve(in, asked{cmd.Context(), c})
+	found, err := report.Resolve(in, asked{ctx, c, r.requestTime()})
 	if err != nil {
 		return report.Incomplete(err)
 	}
 	tellUnresolved(cmd, found.Unresolved)
 	if len(found.Items)+len(found.Unresolved) == 0 && !r.empty && !r.dryRun {
 		return command.Refuse(none + ", so nothing was reported. Name the registry as images do with --registry, or add\n" +
-			"--allow-empty: then the reporter holds nothing any more.")
+			"--allow-empty: then what the reporter holds may be deleted when its lease is over.")
 	}
-	if err := r.send(cmd, c, reporter, found); err != nil {
+	if err := r.send(ctx, cmd, c, reporter, found); err != nil {
 		return err
 	}
 	if len(found.Unresolved) > 0 {
@@ -145,7 +149,7 @@ func (r *reporting) resolve(cmd *cobra.Command, c *api.Client, reporter string, 
 }
 
 // send reports the whole list of what is deployed, or prints it.
-func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, found report.Found) error {
+func (r *reporting) send(ctx context.Context, cmd *cobra.Command, c *api.Client, reporter string, found report.Found) error {
 	items := found.Items
 	if r.dryRun {
 		return r.format.Print(cmd.OutOrStdout(), items, func(w io.Writer) error {
@@ -163,13 +167,16 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, fou
 	for _, image := range found.Unresolved {
 		body.Unresolved = append(body.Unresolved, api.UnresolvedImage(image))
 	}
-	done, err := api.ReportHolds.Call(cmd.Context(), c, api.HoldReportInput{HoldReporting: api.HoldReporting{
+	ctx, cancel := registryLimit(ctx, r.requestTime())
+	defer cancel()
+	done, err := api.ReportHolds.Call(ctx, c, api.HoldReportInput{HoldReporting: api.HoldReporting{
 		HoldReporterItem: api.HoldReporterItem{Reporter: reporter, Namespace: *r.namespace}, Lease: r.lease, Kind: r.kind,
 		Cluster: r.cluster, ReplaceCluster: r.replace, AllowEmpty: r.empty,
 	}, Body: body})
 	if err != nil {
 		return err
 	}
+	r.ends = done.Expires
 	answer := struct {
 		hold.Reported
 		Others map[string]int `json:"other_hosts,omitempty"` // images by host
@@ -281,12 +288,15 @@ func reportStdinCommand(src *command.Source) *cobra.Command {
 		Use: "stdin REPORTER [FILE]", Short: "Report a list from standard input or a file", Args: cobra.RangeArgs(1, 2),
 		Long: "Report a list from standard input or a file. A line has a digest, or an image's name with its digest or its tag, and after a\n" +
 			"space who uses it; or a JSON object with digest and used_by. Names are taken as names of this registry, whatever their host.\n" +
-			"Digests that the last report had and this one hasn't are held no more, so the list must be complete.",
+			"Digests that the last report had and this one hasn't stay held only for the rest of their lease, so the list must be complete.",
 		Example: "  nomad job inspect web | jq -r '.Job.TaskGroups[].Tasks[].Config.image' | purser report stdin nomad-web --namespace acme",
 	}
 	r := addReporting(cmd, "")
 	textFlag(cmd, &r.kind, "kind", "", "what the reporter is, for people: a `WORD` such as nomad", notEmpty)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if err := r.check(cmd, ""); err != nil {
+			return err
+		}
 		in := cmd.InOrStdin()
 		if len(args) > 1 {
 			f, err := os.Open(args[1])
@@ -304,7 +314,7 @@ func reportStdinCommand(src *command.Source) *cobra.Command {
 		if len(found) == 0 {
 			none = "The list is empty"
 		}
-		return r.resolve(cmd, c, args[0], found, none)
+		return r.limited(cmd.Context(), func(ctx context.Context) error { return r.resolve(ctx, cmd, c, args[0], found, none) })
 	})
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 type asked struct {
 	ctx    context.Context
 	client *api.Client
+	within time.Duration // for each answer
 }
 
 // maxTagPages is how many pages of a tag's history are read, of 100 states each.
@@ -26,7 +27,7 @@ const maxTagPages = 50
 func (a asked) Tag(repository, tag string, since time.Time) (states []report.State, err error) {
 	in := api.TagQuery{InRepository: api.InRepository{Repository: repository}, Specific: tag, OnlyActive: api.Some(false), Limit: 100}
 	for range maxTagPages {
-		page, err := api.ListTags.Call(a.ctx, a.client, in)
+		page, err := a.tags(in)
 		if err != nil {
 			return states, refusal(err)
 		}
@@ -48,9 +49,17 @@ func (a asked) Tag(repository, tag string, since time.Time) (states []report.Sta
 	return states, &report.Refusal{Reason: fmt.Sprintf("it was moved more than %d times since then, of which only the last ones count", len(states))}
 }
 
+func (a asked) tags(in api.TagQuery) (api.TagPage, error) {
+	ctx, cancel := registryLimit(a.ctx, a.within)
+	defer cancel()
+	return api.ListTags.Call(ctx, a.client, in)
+}
+
 // Image returns the manifests whose configuration is `id`, and the manifest with this digest.
 func (a asked) Image(repository string, id oci.Digest) (digests []oci.Digest, err error) {
-	found, err := api.FindImage.Call(a.ctx, a.client, api.ImageItem{InRepository: api.InRepository{Repository: repository}, Image: id})
+	ctx, cancel := registryLimit(a.ctx, a.within)
+	defer cancel()
+	found, err := api.FindImage.Call(ctx, a.client, api.ImageItem{InRepository: api.InRepository{Repository: repository}, Image: id})
 	return found.Digests, refusal(err)
 }
 

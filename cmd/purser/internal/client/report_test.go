@@ -125,7 +125,7 @@ func TestResolve(t *testing.T) {
 	}
 	for at, want := range answers {
 		image := report.Image{Repository: "acme/app", Tag: "v1", At: at}
-		found, err := report.Resolve([]report.Image{image}, asked{t.Context(), c})
+		found, err := report.Resolve([]report.Image{image}, asked{t.Context(), c, time.Minute})
 		var got []string
 		for _, i := range found.Items {
 			got = append(got, i.Digest.String())
@@ -135,7 +135,7 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	for _, unknown := range [][2]string{{"acme/app", "none"}, {"acme/none", "v1"}} {
-		if states, err := (asked{t.Context(), c}).Tag(unknown[0], unknown[1], before); err != nil || len(states) > 0 {
+		if states, err := (asked{t.Context(), c, time.Minute}).Tag(unknown[0], unknown[1], before); err != nil || len(states) > 0 {
 			t.Errorf("%v: %v, %v", unknown, states, err)
 		}
 	}
@@ -164,7 +164,7 @@ func TestResolveOften(t *testing.T) {
 	used := report.Image{Host: "h", Repository: "acme/app", Tag: "v1", At: time.Now().Add(-time.Hour)}
 	for since, want := range map[bool][]string{false: {b, first}, true: {b, a, first}} {
 		used.Since = since
-		found, err := report.Resolve([]report.Image{used}, asked{t.Context(), c})
+		found, err := report.Resolve([]report.Image{used}, asked{t.Context(), c, time.Minute})
 		var got []string
 		for _, item := range found.Items {
 			got = append(got, item.Digest.String())
@@ -193,12 +193,12 @@ func TestResolveImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []oci.Digest{oci.Compute(oci.SHA256, []byte("one")), parsed} {
-		if found, err := (asked{t.Context(), c}).Image("acme/app", id); err != nil || fmt.Sprint(found) != "["+manifest+"]" {
+		if found, err := (asked{t.Context(), c, time.Minute}).Image("acme/app", id); err != nil || fmt.Sprint(found) != "["+manifest+"]" {
 			t.Errorf("%s is %v (%v), want %s", id, found, err, manifest)
 		}
 	}
 	for _, repository := range []string{"acme/app", "acme/none"} {
-		if found, err := (asked{t.Context(), c}).Image(repository, oci.Compute(oci.SHA256, []byte("none"))); err != nil || len(found) > 0 {
+		if found, err := (asked{t.Context(), c, time.Minute}).Image(repository, oci.Compute(oci.SHA256, []byte("none"))); err != nil || len(found) > 0 {
 			t.Errorf("%s: %v, %v", repository, found, err)
 		}
 	}

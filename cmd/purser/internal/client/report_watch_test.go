@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,9 +20,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/report"
+	"github.com/purser-registry/purser/cmd/purser/internal/report/kube"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -51,11 +57,11 @@ func newTestCluster(t *testing.T, uid string, pods ...string) *testCluster {
 			case <-r.Context().Done():
 			}
 		case r.URL.Path == "/api/v1":
-			fmt.Fprint(w, `{"resources":[{"name":"pods"}]}`)
+			fmt.Fprint(w, `{"kind":"APIResourceList","resources":[{"name":"pods"}]}`)
 		case r.URL.Path == "/api/v1/pods":
-			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[%s]}`, c.pods.Load())
+			fmt.Fprintf(w, `{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[%s]}`, c.pods.Load())
 		case r.URL.Path == "/api/v1/namespaces/kube-system":
-			fmt.Fprintf(w, `{"metadata":{"name":"kube-system","uid":%q}}`, uid)
+			fmt.Fprintf(w, `{"kind":"Namespace","metadata":{"name":"kube-system","uid":%q}}`, uid)
 		default:
 			http.NotFound(w, r)
 		}
@@ -82,6 +88,12 @@ type sentReport struct {
 // reportsTo starts a registry that takes every report. The reports come through the channel.
 func reportsTo(t *testing.T) (server string, sent <-chan sentReport) {
 	t.Helper()
+	return reportsFor(t, 365*24*time.Hour)
+}
+
+// reportsFor starts a registry that holds what is reported for so long.
+func reportsFor(t *testing.T, lease time.Duration) (server string, sent <-chan sentReport) {
+	t.Helper()
 	reports := make(chan sentReport, 100)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -90,7 +102,7 @@ func reportsTo(t *testing.T) (server string, sent <-chan sentReport) {
 		}
 		reports <- sentReport{r.URL.Path, string(body), r.URL.Query()}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"reporter":"r","revision":1,"digests":1,"expires_at":"2030-01-01T00:00:00Z"}`)
+		fmt.Fprintf(w, `{"reporter":"r","revision":1,"digests":1,"expires_at":%q}`, time.Now().Add(lease).Format(time.RFC3339Nano))
 	}))
 	t.Cleanup(s.Close)
 	return s.URL, reports
@@ -281,4 +293,171 @@ func TestReplaceCluster(t *testing.T) {
 			t.Errorf("%s: the report says %v", flag, r.query)
 		}
 	}
+}
+
+// TestReportRenewsInTime: the lease is shorter than the interval, by the registry's answer alone. Reports
+// come before the holds end.
+func TestReportRenewsInTime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args    []string
+		reports int
+	}{
+		"watch": {[]string{"report", "kubernetes", "prod", "--watch", "--interval", "1h"}, 4}, // the second comes since the watch begins
+		"often": {[]string{"report", "kubernetes", "prod", "--interval", "1h"}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, sent := reportsFor(t, 3*time.Second)
+			cluster := newTestCluster(t, "uid", testPod("a", "r.example/acme/app@sha256:1111111111111111111111111111111111111111111111111111111111111111"))
+			stop := reportUntilStopped(t, []string{"PURSER_SERVER=" + server, "PURSER_TOKEN=secret"}, append(c.args, "--registry", "r.example", "--kubeconfig", cluster.config)...)
+			for n := range c.reports {
+				select {
+				case <-sent:
+				case <-time.After(time.Minute):
+					t.Fatalf("only %d reports came", n)
+				}
+			}
+			stop()
+		})
+	}
+}
+
+// TestReportDue: the next report comes after the interval, and at most after a third of the lease, by the
+// flag and by the answer.
+func TestReportDue(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, c := range []struct {
+		lease          string
+		left           time.Duration // until the holds end; 0: unknown
+		interval, want time.Duration
+	}{
+		{"", 0, time.Hour, time.Hour},
+		{"", 24 * time.Hour, 24 * time.Hour, 8 * time.Hour},
+		{"", 24 * time.Hour, time.Hour, time.Hour},
+		{"5m", 0, 5 * time.Minute, 100 * time.Second},
+		{"1h", 30 * 24 * time.Hour, time.Hour, 20 * time.Minute}, // the holds of an earlier, longer lease
+		{"7d", time.Hour, 24 * time.Hour, 20 * time.Minute},
+		{"", time.Second, time.Hour, time.Second},
+		{"", -time.Hour, time.Hour, 20 * time.Second}, // the clocks differ
+	} {
+		r := reporting{lease: c.lease}
+		if c.left != 0 {
+			r.ends = now.Add(c.left)
+		}
+		if got := r.due(c.interval, now); got != c.want {
+			t.Errorf("lease %q, %s left, interval %s: %s, want %s", c.lease, c.left, c.interval, got, c.want)
+		}
+	}
+}
+
+// TestReportIntervalAndLease: an interval in which the holds might end is refused, and a short lease is
+// warned of.
+func TestReportIntervalAndLease(t *testing.T) {
+	t.Parallel()
+	server, sent := reportsTo(t)
+	cluster := newTestCluster(t, "uid", testPod("a", "r.example/acme/app@sha256:1111111111111111111111111111111111111111111111111111111111111111"))
+	run := func(args ...string) (int, string) {
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // what isn't refused goes on
+		defer cancel()
+		code := execute(ctx, append([]string{"report", "kubernetes", "prod", "--registry", "r.example", "--kubeconfig", cluster.config}, args...),
+			[]string{"PURSER_SERVER=" + server, "PURSER_TOKEN=secret"}, &out, &out)
+		return code, out.String()
+	}
+	for _, args := range [][]string{{"--interval", "24h", "--lease", "24h"}, {"--interval", "2h", "--lease", "5h"}, {"--watch", "--interval", "5m", "--lease", "5m"}} {
+		code, out := run(args...)
+		for _, want := range []string{"--interval", "--lease " + args[len(args)-1], "or less, or a lease of"} {
+			if code != 2 || !strings.Contains(out, want) {
+				t.Errorf("%q: exit code %d, want %q in %s", args, code, want, out)
+			}
+		}
+	}
+	if len(sent) > 0 {
+		t.Error("it has reported")
+	}
+	for lease, warned := range map[string]bool{"6m": true, "59m": true, "1h": false, "1d": false} {
+		code, out := run("--lease", lease)
+		if told := strings.Contains(out, "Beware: --lease "+lease+", which is "); code != 0 || told != warned || told && !strings.Contains(out, "(m is minutes)") {
+			t.Errorf("--lease %s: exit code %d: %s", lease, code, out)
+		}
+	}
+}
+
+// TestReportAfterSilence: the cluster or the registry takes a request and never answers. The report is
+// given up and told, and the next one comes although the interval is an hour.
+func TestReportAfterSilence(t *testing.T) {
+	t.Parallel()
+	const one = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
+	for name, want := range map[string]string{"the cluster": "the report was given up after 300ms", "the registry": "no answer within 300ms"} {
+		for _, watch := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, watch %v", name, watch), func(t *testing.T) {
+				t.Parallel()
+				taken, sent := reportsTo(t)
+				server, err := url.Parse(taken)
+				if err != nil {
+					t.Fatal(err)
+				}
+				registry := httputil.NewSingleHostReverseProxy(server)
+				var requests, reads atomic.Int32
+				front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if name == "the registry" && requests.Add(1) == 1 {
+						io.Copy(io.Discard, r.Body) //nolint:errcheck // then the end of the connection is noticed
+						<-r.Context().Done()
+						return
+					}
+					registry.ServeHTTP(w, r)
+				}))
+				t.Cleanup(front.Close)
+				if server, err = url.Parse(front.URL); err != nil {
+					t.Fatal(err)
+				}
+				read := func(ctx context.Context) (report.Deployed, error) {
+					if name == "the cluster" && reads.Add(1) == 1 {
+						<-ctx.Done()
+						return report.Deployed{}, ctx.Err()
+					}
+					return report.Deployed{Images: []report.Image{{Host: "r.example", Repository: "acme/app", Digest: digest(t, one)}}}, nil
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var out bytes.Buffer
+				cmd := &cobra.Command{}
+				cmd.SetContext(ctx)
+				cmd.SetOut(&out)
+				cmd.SetErr(&out)
+				r := addReporting(cmd, "kubernetes")
+				r.hosts, r.interval = []string{"r.example"}, time.Hour
+				if r.request = 300 * time.Millisecond; name == "the cluster" {
+					r.whole, r.request = r.request, 0
+				}
+				ended, o := make(chan error, 1), kube.Options{Kubeconfig: newTestCluster(t, "uid").config}
+				go func() {
+					if watch {
+						ended <- r.watch(cmd, api.NewClient(server), "prod", o, read)
+					} else {
+						ended <- r.run(cmd, api.NewClient(server), "prod", read)
+					}
+				}()
+				select {
+				case <-sent:
+				case <-time.After(time.Minute):
+					t.Error("no report came after the one that was given up")
+				}
+				cancel()
+				if err := <-ended; err != nil || !strings.Contains(out.String(), want) {
+					t.Errorf("%v: %s", err, &out)
+				}
+			})
+		}
+	}
+}
+
+func digest(t *testing.T, text string) oci.Digest {
+	t.Helper()
+	d, err := oci.ParseDigest(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,9 +22,12 @@ func (c *cluster) ownKinds(ctx context.Context, d *deployed) (kinds []kind, err 
 				return nil, fmt.Errorf("asking for the kinds of %s: %w", k.group, err)
 			}
 		}
-		if slices.Contains(offered[k.group], k.resource) {
+		switch {
+		case slices.Contains(offered[k.group], k.resource):
 			kinds = append(kinds, k)
-		} else {
+		case k.resource == "pods": // every cluster has them, so this answer isn't whole
+			return nil, errors.New("the API server says that it has no pods")
+		default:
 			d.miss("the API server has no %s", k.resource)
 		}
 	}
@@ -33,11 +37,12 @@ func (c *cluster) ownKinds(ctx context.Context, d *deployed) (kinds []kind, err 
 // resources returns the resources that the API server offers in a group, none if it hasn't the group.
 func (c *cluster) resources(ctx context.Context, group string) (names []string, err error) {
 	var answer struct {
+		typed
 		Resources []struct {
 			Name string `json:"name"`
 		} `json:"resources"`
 	}
-	err = c.get(ctx, group, nil, &answer)
+	err = c.get(ctx, group, nil, "APIResourceList", &answer)
 	if refused, ok := errors.AsType[*statusError](err); ok && refused.status == http.StatusNotFound {
 		return []string{}, nil
 	}
@@ -55,6 +60,7 @@ type definition struct {
 		Names struct {
 			Plural string `json:"plural"`
 			Kind   string `json:"kind"`
+			List   string `json:"listKind"`
 		} `json:"names"`
 		Versions []struct {
 			Name   string `json:"name"`
@@ -118,7 +124,7 @@ const definitionsPage = 20
 // the list of pods anyway, and only what they would start later is missed.
 func (c *cluster) customKinds(ctx context.Context, d *deployed) (kinds []kind, err error) {
 	names := map[string]bool{}
-	err = list(ctx, c, "apis/apiextensions.k8s.io/v1", "", "customresourcedefinitions", definitionsPage, func(def definition) {
+	err = list(ctx, c, "apis/apiextensions.k8s.io/v1", "", "customresourcedefinitions", "CustomResourceDefinitionList", definitionsPage, func(def definition) {
 		for _, v := range def.Spec.Versions {
 			// Every version that is served has all objects.
 			name := def.Spec.Names.Plural + "." + def.Spec.Group
@@ -175,7 +181,8 @@ func templates(value any, each func(podSpec)) {
 func custom(def definition, version string, d *deployed) kind {
 	group := "apis/" + def.Spec.Group + "/" + version
 	user := strings.ToLower(def.Spec.Names.Kind)
-	return kind{def.Spec.Group, def.Spec.Names.Plural, reader(group, def.Spec.Names.Plural, func(o customObject) {
+	of := cmp.Or(def.Spec.Names.List, def.Spec.Names.Kind+"List")
+	return kind{def.Spec.Group, def.Spec.Names.Plural, reader(group, def.Spec.Names.Plural, of, func(o customObject) {
 		templates(o.Spec, func(s podSpec) { d.template(s, time.Time{}, o.Metadata.user(user)) })
 	})}
 }

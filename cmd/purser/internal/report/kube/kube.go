@@ -7,6 +7,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -32,6 +34,24 @@ type Options struct {
 	Context    string   // of the kubeconfig; "": the current one
 	Namespaces []string // to read; none: all
 	Rollbacks  int      // earlier revisions of each workload whose images count as deployed
+
+	bounds // for tests; zero: the usual ones
+}
+
+// bounds limit how long an API server is waited for, and what is read of its answers.
+type bounds struct {
+	answer time.Duration // until an answer has come as a whole
+	pages  int           // of a list
+	event  int64         // bytes of an event of a watch
+}
+
+// usual are the bounds. API servers end requests after a minute themselves, no cluster has as many
+// objects of a kind as so many pages have, and etcd takes no object that makes so large an event.
+var usual = bounds{answer: time.Minute, pages: 2000, event: 32 << 20}
+
+// orUsual returns the bounds, with the usual ones for those that aren't set.
+func (b bounds) orUsual() bounds {
+	return bounds{cmp.Or(b.answer, usual.answer), cmp.Or(b.pages, usual.pages), cmp.Or(b.event, usual.event)}
 }
 
 // Read returns the images of a cluster's pods, of the newest 1+o.Rollbacks revisions of its
@@ -67,7 +87,7 @@ func connect(o Options) (*cluster, error) {
 	if len(namespaces) == 0 {
 		namespaces = []string{""}
 	}
-	return &cluster{client: client, base: base, namespaces: namespaces, rollbacks: o.Rollbacks}, nil
+	return &cluster{client: client, base: base, namespaces: namespaces, rollbacks: o.Rollbacks, bounds: o.orUsual()}, nil
 }
 
 // everything reads all lists.
@@ -99,9 +119,10 @@ func (c *cluster) everything(ctx context.Context) (found report.Deployed, err er
 // reporter's name. Without the right to read it there is none.
 func (c *cluster) uid(ctx context.Context, d *deployed) (string, error) {
 	var namespace struct {
+		typed
 		Metadata metadata `json:"metadata"`
 	}
-	err := c.get(ctx, "api/v1/namespaces/kube-system", nil, &namespace)
+	err := c.get(ctx, "api/v1/namespaces/kube-system", nil, "Namespace", &namespace)
 	if refused, ok := errors.AsType[*statusError](err); ok && (refused.status == http.StatusForbidden || refused.status == http.StatusNotFound) {
 		d.miss("the cluster isn't known, so another one may report under this name: %v", err)
 		return "", nil
@@ -134,6 +155,7 @@ type cluster struct {
 	base       *url.URL
 	namespaces []string // to read; "": all
 	rollbacks  int
+	bounds
 }
 
 // kind is a kind of objects that have templates of pods.
@@ -148,19 +170,20 @@ type kind struct {
 // itself.
 func (d *deployed) own() []kind {
 	return []kind{
-		{"api/v1", "replicationcontrollers", reader("api/v1", "replicationcontrollers", d.replicationController)},
-		{"api/v1", "podtemplates", reader("api/v1", "podtemplates", d.podTemplate)},
-		{"apis/apps/v1", "replicasets", reader("apis/apps/v1", "replicasets", d.replicaSet)},
-		{"apis/apps/v1", "controllerrevisions", reader("apis/apps/v1", "controllerrevisions", d.controllerRevision)},
-		{"apis/batch/v1", "cronjobs", reader("apis/batch/v1", "cronjobs", d.cronJob)},
-		{"apis/batch/v1", "jobs", reader("apis/batch/v1", "jobs", d.job)},
-		{"api/v1", "pods", reader("api/v1", "pods", d.pod)},
+		{"api/v1", "replicationcontrollers", reader("api/v1", "replicationcontrollers", "ReplicationControllerList", d.replicationController)},
+		{"api/v1", "podtemplates", reader("api/v1", "podtemplates", "PodTemplateList", d.podTemplate)},
+		{"apis/apps/v1", "replicasets", reader("apis/apps/v1", "replicasets", "ReplicaSetList", d.replicaSet)},
+		{"apis/apps/v1", "controllerrevisions", reader("apis/apps/v1", "controllerrevisions", "ControllerRevisionList", d.controllerRevision)},
+		{"apis/batch/v1", "cronjobs", reader("apis/batch/v1", "cronjobs", "CronJobList", d.cronJob)},
+		{"apis/batch/v1", "jobs", reader("apis/batch/v1", "jobs", "JobList", d.job)},
+		{"api/v1", "pods", reader("api/v1", "pods", "PodList", d.pod)},
 	}
 }
 
-func reader[T any](group, resource string, each func(T)) func(context.Context, *cluster, string) error {
+// reader returns what reads a list, whose kind is `of`, such as PodList.
+func reader[T any](group, resource, of string, each func(T)) func(context.Context, *cluster, string) error {
 	return func(ctx context.Context, c *cluster, namespace string) error {
-		return list(ctx, c, group, namespace, resource, pageSize, each)
+		return list(ctx, c, group, namespace, resource, of, pageSize, each)
 	}
 }
 
@@ -189,7 +212,7 @@ var errExpired = errors.New("the list has expired")
 
 // list calls `each` with each object of a list. If the list expires while its pages are read, it
 // is read again from its beginning; so `each` may get an object more than once.
-func list[T any](ctx context.Context, c *cluster, group, namespace, resource string, size int, each func(T)) error {
+func list[T any](ctx context.Context, c *cluster, group, namespace, resource, of string, size int, each func(T)) error {
 	path := group
 	if namespace != "" {
 		path += "/namespaces/" + url.PathEscape(namespace)
@@ -197,7 +220,7 @@ func list[T any](ctx context.Context, c *cluster, group, namespace, resource str
 	path += "/" + resource
 	var err error
 	for range 5 {
-		if err = pages(ctx, c, path, size, each); !errors.Is(err, errExpired) {
+		if err = pages(ctx, c, path, of, size, each); !errors.Is(err, errExpired) {
 			break
 		}
 	}
@@ -207,9 +230,11 @@ func list[T any](ctx context.Context, c *cluster, group, namespace, resource str
 	return nil
 }
 
-func pages[T any](ctx context.Context, c *cluster, path string, size int, each func(T)) error {
-	for next := ""; ; {
+func pages[T any](ctx context.Context, c *cluster, path, of string, size int, each func(T)) error {
+	next := ""
+	for range c.pages {
 		var page struct {
+			typed
 			Metadata struct {
 				Continue string `json:"continue"`
 			} `json:"metadata"`
@@ -219,7 +244,7 @@ func pages[T any](ctx context.Context, c *cluster, path string, size int, each f
 		if next != "" {
 			q.Set("continue", next)
 		}
-		if err := c.get(ctx, path, q, &page); err != nil {
+		if err := c.get(ctx, path, q, of, &page); err != nil {
 			return err
 		}
 		for _, item := range page.Items {
@@ -229,9 +254,34 @@ func pages[T any](ctx context.Context, c *cluster, path string, size int, each f
 			return nil
 		}
 	}
+	return fmt.Errorf("the list has more than %d pages", c.pages)
 }
 
-func (c *cluster) get(ctx context.Context, path string, q url.Values, out any) error {
+// typed has the member that says of which kind an object is. An answer of another kind, such as that of
+// something else than an API server, would count as a list without objects.
+type typed struct {
+	Kind string `json:"kind"`
+}
+
+func (t typed) ofKind() string { return t.Kind }
+
+// get reads an answer of the kind `of`.
+func (c *cluster) get(ctx context.Context, path string, q url.Values, of string, out interface{ ofKind() string }) error {
+	within, cancel := context.WithTimeoutCause(ctx, c.answer, fmt.Errorf("the API server gave no whole answer within %s", c.answer))
+	defer cancel()
+	err := c.ask(within, path, q, out)
+	switch {
+	case err != nil && within.Err() != nil && ctx.Err() == nil:
+		return context.Cause(within)
+	case err != nil:
+		return err
+	case out.ofKind() != of:
+		return fmt.Errorf("the API server answered /%s with the kind %.100q instead of %s", path, out.ofKind(), of)
+	}
+	return nil
+}
+
+func (c *cluster) ask(ctx context.Context, path string, q url.Values, out any) error {
 	u := c.base.JoinPath(path)
 	u.RawQuery = q.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)

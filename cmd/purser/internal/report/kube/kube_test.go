@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/report"
 )
@@ -32,6 +33,7 @@ type apiServer struct {
 	objects map[string][]string // JSON texts by path
 	answer  map[string]int      // status by path, instead of the objects
 	without string              // a resource that isn't offered
+	text    map[string]string   // answer by path, with the status 200; "": none ever comes
 	gone    int                 // answers 410 to so many requests with continue
 	asked   []string
 	watch   http.HandlerFunc // answers watches
@@ -48,6 +50,14 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if status := a.answer[r.URL.Path]; status != 0 {
 		fail(status, `forbidden: User "purser" cannot list this`)
+		return
+	}
+	if text, ok := a.text[r.URL.Path]; ok {
+		fmt.Fprint(w, text)
+		if text == "" {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
 		return
 	}
 	if r.URL.Query().Get("watch") == "true" {
@@ -74,7 +84,30 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if end < len(all) {
 		next = strconv.Itoa(end)
 	}
-	fmt.Fprintf(w, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":%q},"items":[%s]}`, next, strings.Join(all[start:end], ","))
+	fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{"resourceVersion":"7","continue":%q},"items":[%s]}`, listKind(r.URL.Path), next, strings.Join(all[start:end], ","))
+}
+
+// listKind returns the kind of the list at a path. Custom resources of the tests are Rollouts.
+func listKind(path string) string {
+	switch path[strings.LastIndex(path, "/")+1:] {
+	case "pods":
+		return "PodList"
+	case "podtemplates":
+		return "PodTemplateList"
+	case "replicationcontrollers":
+		return "ReplicationControllerList"
+	case "replicasets":
+		return "ReplicaSetList"
+	case "controllerrevisions":
+		return "ControllerRevisionList"
+	case "jobs":
+		return "JobList"
+	case "cronjobs":
+		return "CronJobList"
+	case "customresourcedefinitions":
+		return "CustomResourceDefinitionList"
+	}
+	return "RolloutList"
 }
 
 // kinds returns the resources that the server offers, by group and version.
@@ -107,14 +140,17 @@ func (a *apiServer) options(t *testing.T) Options {
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	objects, answer := map[string][]string{}, map[string]int{}
+	objects, answer, text := map[string][]string{}, map[string]int{}, map[string]string{}
 	for p, list := range a.objects {
 		objects["/prefix"+p] = list
 	}
 	for p, status := range a.answer {
 		answer["/prefix"+p] = status
 	}
-	a.objects, a.answer = objects, answer
+	for p, t := range a.text {
+		text["/prefix"+p] = t
+	}
+	a.objects, a.answer, a.text = objects, answer, text
 	return Options{Kubeconfig: path}
 }
 
@@ -240,6 +276,41 @@ func TestIncomplete(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoAnswer: an API server, or what is in its place, answers with success and with something else
+// than what it is asked for, or has no pods, or ends no answer. That isn't a cluster without pods.
+func TestNoAnswer(t *testing.T) {
+	t.Parallel()
+	const definition = `{"spec":{"group":"argoproj.io","scope":"Namespaced","names":{"plural":"rollouts","kind":"Rollout","listKind":"RolloutList"},
+		"versions":[{"name":"v1","served":true,"schema":{"openAPIV3Schema":{"properties":{"spec":{"properties":{"template":{"properties":{"spec":{"x-kubernetes-preserve-unknown-fields":true}}}}}}}}}]}}`
+	const pods, discovery, cluster, definitions = "/api/v1/pods", "/api/v1", "/api/v1/namespaces/kube-system", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	fails := func(a *apiServer, b bounds, want string) {
+		t.Helper()
+		a.page = 1
+		a.objects = map[string][]string{pods: {running("a-1", "Running", "r.example/a:v1", "r.example/a@"+one), running("b-1", "Running", "r.example/b:v1", "r.example/b@"+two)}, definitions: {definition}}
+		o := a.options(t)
+		o.bounds = b
+		got, err := Read(t.Context(), o)
+		if err == nil || len(got.Images) > 0 || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "nothing is reported") {
+			t.Errorf("%v %v: %d images, %v", a.text, a.answer, len(got.Images), err)
+		}
+	}
+	for path, kind := range map[string]string{
+		pods: "PodList", "/api/v1/replicationcontrollers": "ReplicationControllerList", "/api/v1/podtemplates": "PodTemplateList", "/apis/apps/v1/replicasets": "ReplicaSetList",
+		"/apis/apps/v1/controllerrevisions": "ControllerRevisionList", "/apis/batch/v1/jobs": "JobList", "/apis/batch/v1/cronjobs": "CronJobList",
+		discovery: "APIResourceList", "/apis/apps/v1": "APIResourceList", cluster: "Namespace", definitions: "CustomResourceDefinitionList", "/apis/argoproj.io/v1/rollouts": "RolloutList",
+	} {
+		for _, text := range []string{`{}`, `{"kind":"Status","status":"Success"}`, `{"kind":"List","items":[]}`} {
+			fails(&apiServer{text: map[string]string{path: text}}, bounds{}, "instead of "+kind)
+		}
+	}
+	fails(&apiServer{answer: map[string]int{discovery: 404}}, bounds{}, "no pods")
+	fails(&apiServer{without: "pods"}, bounds{}, "no pods")
+	for _, path := range []string{pods, discovery, definitions} {
+		fails(&apiServer{text: map[string]string{path: ""}}, bounds{answer: 200 * time.Millisecond}, "no whole answer within 200ms")
+	}
+	fails(&apiServer{}, bounds{pages: 1}, "more than 1 pages")
 }
 
 // TestExpiredList: a list expires while its pages are read. It must be read again from its

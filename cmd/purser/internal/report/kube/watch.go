@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -86,11 +87,12 @@ func (w *watcher) path() string {
 func (w *watcher) once(ctx context.Context) error {
 	if w.version == "" {
 		var list struct {
+			typed
 			Metadata struct {
 				Version string `json:"resourceVersion"`
 			} `json:"metadata"`
 		}
-		if err := w.get(ctx, w.path(), url.Values{"limit": {"1"}}, &list); err != nil {
+		if err := w.get(ctx, w.path(), url.Values{"limit": {"1"}}, "PodList", &list); err != nil {
 			return err
 		}
 		if w.version = list.Metadata.Version; w.version == "" {
@@ -117,8 +119,8 @@ func (w *watcher) once(ctx context.Context) error {
 	if resp.StatusCode != http.StatusOK {
 		return refused(resp.StatusCode, nil)
 	}
-	d := json.NewDecoder(resp.Body)
-	for d.More() {
+	body := &bounded{Reader: resp.Body, most: w.cluster.event, left: w.cluster.event}
+	for d := json.NewDecoder(body); d.More(); body.left = body.most {
 		var e event
 		if err := d.Decode(&e); err != nil {
 			return err
@@ -127,7 +129,25 @@ func (w *watcher) once(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return body.err
+}
+
+// bounded reads at most so many bytes, and then fails.
+type bounded struct {
+	io.Reader
+	most, left int64
+	err        error
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		b.err = fmt.Errorf("an event has more than %d bytes", b.most)
+		return 0, b.err
+	}
+	n, err := b.Reader.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
 }
 
 // event is an event of a watch.

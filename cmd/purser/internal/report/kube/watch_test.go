@@ -57,3 +57,33 @@ func TestWatch(t *testing.T) {
 		t.Errorf("watched from the versions %s", got)
 	}
 }
+
+// TestWatchOfALargeEvent: an event that is too large, or that never ends, isn't read into memory. It is
+// told, and the watch begins anew.
+func TestWatchOfALargeEvent(t *testing.T) {
+	t.Parallel()
+	a := &apiServer{page: 1}
+	o := a.options(t)
+	o.event = 4096
+	a.watch = func(w http.ResponseWriter, r *http.Request) {
+		for _, part := range []string{`{"type":"ADDED","object":` + running("web-1", "Running", "r.example/web:v1", "r.example/web@"+one) + "}\n", `{"type":"ADDED","object":{"a":"`, strings.Repeat("a", 8192)} {
+			fmt.Fprint(w, part)
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}
+	changes, failures := make(chan struct{}, 100), make(chan error, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Watch(ctx, o, func() { changes <- struct{}{} }, func(err error) { failures <- err }) }()
+	for range 2 { // the list, the pod before the event
+		<-changes
+	}
+	if err := <-failures; !strings.Contains(err.Error(), "more than 4096 bytes") {
+		t.Error(err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

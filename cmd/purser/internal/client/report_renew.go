@@ -1,0 +1,120 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/policy"
+)
+
+const (
+	// longestReport is how long a report may take: a cluster may have thousands of tags that the
+	// registry is asked for, one after the other. Each answer has a shorter time of its own.
+	longestReport = 30 * time.Minute
+	// longestRequest is how long the registry may take for an answer. It waits for deletions before it
+	// takes a report, and reads a list of 200,000 digests.
+	longestRequest = 5 * time.Minute
+	// longestRetry is the longest pause before a report that failed is tried again.
+	longestRetry = 30 * time.Second
+	// perLease is how many reports come in the time of a lease. So two may fail before holds end, and
+	// policies that require the reporter, which rest after half of a lease, go on.
+	perLease = 3
+)
+
+// renewal is what a reporter knows about the time of its reports.
+type renewal struct {
+	whole, request time.Duration // that a report, and a request to the registry, may take; 0: the longest times
+	ends           time.Time     // of the holds, without a further report; zero: unknown
+	retry          time.Duration // pause before the last report that was tried again
+	shortened      bool          // somebody was told that reports come more often than after --interval
+}
+
+func (r *renewal) requestTime() time.Duration { return cmp.Or(r.request, longestRequest) }
+
+// limited calls `do` with a context that ends after the time that a report may take, so that a peer
+// that never answers doesn't stop all further reports.
+func (r *renewal) limited(ctx context.Context, do func(context.Context) error) error {
+	most := cmp.Or(r.whole, longestReport)
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	err := do(limited)
+	if _, reported := errors.AsType[command.ExitCode](err); err != nil && !reported && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("the report was given up after %s: %w", most, err)
+	}
+	return err
+}
+
+// registryLimit returns a context that ends if the registry doesn't answer within a time.
+func registryLimit(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %s", within))
+}
+
+// check refuses an interval that isn't possible, or in which the holds might end, and warns of a short
+// lease. `possible` says which intervals are.
+func (r *reporting) check(cmd *cobra.Command, possible string) error {
+	if r.interval < 0 || r.interval > 0 && r.interval < time.Second {
+		return command.Usagef("--interval: %v isn't possible: %s", r.interval, possible)
+	}
+	age, err := policy.ParseAge(r.lease)
+	if err != nil { // "": as before
+		return nil
+	}
+	lease := age.Duration()
+	if r.interval > lease/perLease {
+		return command.Usagef("--interval %s is too long for --lease %s: what is deployed might be deleted between two reports. Use --interval %s or less, or a lease of %s or more",
+			r.interval, r.lease, (lease / perLease).Truncate(time.Second), r.interval*perLease)
+	}
+	if lease < time.Hour {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Beware: --lease %s%s. If no report comes for so long, what is deployed may be deleted; a day also bridges a failure at night.\n", r.lease, shortAge(r.lease))
+	}
+	return nil
+}
+
+// wait returns how long the next report waits after one that ended with `err`, and whether that one
+// failed, which it tells. The lease bridges the time until a report succeeds.
+func (r *reporting) wait(cmd *cobra.Command, err error, interval time.Duration) (wait time.Duration, failed bool) {
+	if _, reported := errors.AsType[command.ExitCode](err); err != nil && !reported {
+		if cmd.Context().Err() == nil {
+			tell(cmd, err)
+		}
+		r.retry = min(max(2*r.retry, settle), longestRetry)
+		return min(r.retry, interval), true
+	}
+	r.retry = 0
+	wait = r.due(interval, time.Now())
+	if wait < r.interval*9/10 && !r.shortened { // less is the time that the answer took
+		r.shortened = true
+		fmt.Fprintf(cmd.ErrOrStderr(), "The holds end at %s without another report, so the next one comes after %s and not after --interval %s.\n",
+			clock(&r.ends), wait.Truncate(time.Second), r.interval)
+	}
+	return wait, false
+}
+
+// due returns how long the next report may wait: the interval, and at most a third of the time for which
+// the registry holds what was reported.
+func (r *reporting) due(interval time.Duration, now time.Time) time.Duration {
+	wait := interval
+	if age, err := policy.ParseAge(r.lease); err == nil {
+		wait = min(wait, age.Duration()/perLease)
+	}
+	if !r.ends.IsZero() {
+		left := r.ends.Sub(now)
+		if left <= 0 { // by the clock of this machine, which is wrong
+			left = hold.MinLease
+		}
+		wait = min(wait, left/perLease)
+	}
+	return max(wait, time.Second)
+}
+
+// tell logs an error after which reports go on.
+func tell(cmd *cobra.Command, err error) {
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", time.Now().Format(time.RFC3339), err)
+}
