@@ -124,6 +124,12 @@ type PruneNamespace struct {
 // Resource returns the namespace.
 func (i PruneNamespace) Resource() auth.Resource { return auth.OfNamespace(i.Namespace) }
 
+// DefaultsConfirmation is the part of an input by which a client says that somebody has seen what
+// policies would delete after the change.
+type DefaultsConfirmation struct {
+	Confirm string `query:"confirm" doc:"all: do it also if policies would delete tags then that they leave now. Codes of warnings with commas between them: do it if there are no others. Absent or none: refuse with 409 what has warnings, which are in details" example:"none"`
+}
+
 // PrunePolicy is the part of an input that names a policy that applies in a namespace.
 type PrunePolicy struct {
 	PruneNamespace
@@ -134,6 +140,7 @@ type PrunePolicy struct {
 type (
 	PruneStateChange struct {
 		PruneNamespace
+		DefaultsConfirmation
 		Body PruneSetting
 	}
 	AskQuery struct {
@@ -204,8 +211,9 @@ const (
 var (
 	GetPruneState = pruneOperation[PruneNamespace, PruneState]("getAutoPruneState", http.MethodGet, pruneOfNamespace, "Get the state of auto-pruning in a namespace", "", 0)
 	SetPruneState = pruneOperation[PruneStateChange, None]("setAutoPruneState", http.MethodPut, pruneOfNamespace,
-		"Let the registry's default policies apply to a namespace or not", "",
-		http.StatusNoContent, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+		"Let the registry's default policies apply to a namespace or not",
+		"The namespace's policies wait for a grace period if there is one. 409: what policies would delete then and leave now wasn't confirmed.",
+		http.StatusNoContent, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
 	PruneNow = pruneOperation[PruneNamespace, PruneState]("runAutoPrune", http.MethodPost, pruneOfNamespace+"/run", "Prune a namespace now",
 		"Puts the namespace at the head of the queue. Its state says when a worker prunes it, and the list of runs says what the worker did.",
 		http.StatusAccepted, http.StatusConflict)

@@ -19,6 +19,9 @@ type Change struct {
 	// Setting says that it is the default policy of the configuration, which applies beside the
 	// policies of namespaces.
 	Setting bool
+	// Defaults, if it isn't nil, says that no policy changes, but whether the registry's defaults apply
+	// in the namespace.
+	Defaults *bool
 }
 
 // Bounds of judging a change.
@@ -91,6 +94,7 @@ type judging struct {
 	glob               oci.TagPattern
 	reached            examples // namespaces
 	strangers          examples // reporters that have never reported
+	silent             []string // reporters that aren't live, and that the policy doesn't require any more
 	unreported         examples // namespaces in which no reporter is live
 }
 
@@ -189,7 +193,7 @@ func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
 	rows, err := j.p.db.Pool.Query(ctx, `
 		SELECT id, name FROM live_namespaces n
 		WHERE NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)
-			AND ($2 OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.namespace_id = n.id))
+			AND ($2 OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy o WHERE o.namespace_id = n.id))
 		ORDER BY id LIMIT $1`, maxReached, j.change.Setting)
 	if err != nil {
 		return nil, fmt.Errorf("looking where a default policy applies: %w", err)

@@ -9,18 +9,27 @@ import (
 	"github.com/purser-registry/purser/internal/policy"
 )
 
-// reporters looks for the reporters of a namespace, if the policy needs them: it requires some, or
-// takes for unused what nodes have and run.
+// reporters looks for the reporters of a namespace, if the policy needs them: it requires some, or did
+// before the change, or takes for unused what nodes have and run.
 func (j *judging) reporters(ctx context.Context, namespace int64) error {
 	if j.policy == nil {
 		return nil
 	}
-	absent, err := hold.NotLive(ctx, j.p.db.Pool, namespace, j.policy.RequireReporter)
+	var dropped []string
+	if j.replaces() {
+		dropped = j.policy.DroppedReporters(j.old.Policy)
+	}
+	absent, err := hold.NotLive(ctx, j.p.db.Pool, namespace, slices.Concat(j.policy.RequireReporter, dropped))
 	if err != nil {
 		return err
 	}
 	for _, a := range absent {
-		if a.Reported == nil && !slices.Contains(j.strangers.first, a.Reporter) {
+		switch {
+		case slices.Contains(dropped, a.Reporter):
+			if !slices.Contains(j.silent, a.Reporter) {
+				j.silent = append(j.silent, a.Reporter)
+			}
+		case a.Reported == nil && !slices.Contains(j.strangers.first, a.Reporter):
 			j.strangers.add(a.Reporter)
 		}
 	}
@@ -42,7 +51,10 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 	return nil
 }
 
-// ofReporters returns the warnings about what is deployed.
+// replaces returns whether the policy takes the place of one that can be read.
+func (j *judging) replaces() bool { return j.old != nil && j.old.Problem == "" }
+
+// ofReporters returns the warnings about what is deployed, and about safeguards that the policy loses.
 func (j *judging) ofReporters() (list []policy.Warning) {
 	if e := j.strangers; e.n > 0 {
 		list = append(list, policy.Warning{Code: policy.UnknownReporter, Number: e.n, Examples: e.first,
@@ -50,6 +62,9 @@ func (j *judging) ofReporters() (list []policy.Warning) {
 	}
 	if j.unreported.n > 0 {
 		list = append(list, lastUseUnproved(j.unreported))
+	}
+	if j.replaces() {
+		list = append(list, j.policy.Dropped(j.old.Policy, j.silent)...)
 	}
 	return list
 }

@@ -176,6 +176,193 @@ func TestJudgeUncoversDefaults(t *testing.T) {
 	}
 }
 
+// TestJudgeUncoversWithoutEffect: deleting a namespace's last policy lets the defaults apply, also one that
+// deletes nothing. What they would delete must be told, and stay for the grace period. While the
+// namespace has another policy, or refuses the defaults, nothing is told and nothing waits.
+func TestJudgeUncoversWithoutEffect(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"off":      `{"method": "creation_date", "olderThan": "90d", "mode": "off"}`,
+		"untagged": `{"method": "untagged", "olderThan": "90d"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t, func(o *autoprune.Options) { o.Grace = time.Hour })
+			web := r.repository("app/web")
+			r.tag(web, "old", "m", 10*24*time.Hour)
+			app := autoprune.Target{Namespace: "app"}
+			r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "5d", "grace": "0s"}`)
+			own, other := r.policy(app, text), r.policy(app, `{"method": "creation_date", "olderThan": "95d"}`)
+			waiting := func() int { return value[int](r, "SELECT count(*) FROM autopruneuncovered") }
+			uncovers := func(n int64) {
+				t.Helper()
+				if w := r.judgedChange(app, autoprune.Change{ID: own})[policy.Uncovers]; w.Number != n {
+					t.Errorf("deleting the policy uncovers %+v, want %d", w, n)
+				}
+			}
+			uncovers(0)
+			r.must(r.pruner.Delete(t.Context(), app, own))
+			if waiting() != 0 {
+				t.Error("policies wait although the namespace has another policy")
+			}
+			own = r.policy(app, text)
+			r.must(r.pruner.Delete(t.Context(), app, other))
+			r.exec("DELETE FROM autopruneuncovered") // of the other one, which was on
+			r.must(r.pruner.UseDefaults(t.Context(), "app", false))
+			r.exec("DELETE FROM autopruneuncovered")
+			uncovers(0)
+			r.must(r.pruner.UseDefaults(t.Context(), "app", true))
+			if waiting() != 0 {
+				t.Error("policies wait although the namespace has a policy of its own")
+			}
+			uncovers(1)
+			r.must(r.pruner.Delete(t.Context(), app, own))
+			r.run()
+			if got := r.tags(web); len(got) != 1 {
+				t.Error("the tag went at once")
+			}
+			r.exec("UPDATE autopruneuncovered SET until = now() - interval '1s'")
+			r.run()
+			if got := r.tags(web); len(got) != 0 {
+				t.Errorf("after the grace period %v stay", got)
+			}
+		})
+	}
+}
+
+// TestJudgeUncoversUnreadable: a policy that this version can't read makes the others rest, since it may
+// keep tags. What they would delete once it is deleted, or saved over, must be told, and stay for the
+// grace period.
+func TestJudgeUncoversUnreadable(t *testing.T) {
+	t.Parallel()
+	const id = "00000000-0000-4000-8000-000000000001"
+	same := `{"method": "creation_date", "olderThan": "90d", "keep": [{"tagPattern": "^old$"}]}`
+	over := `{"method": "creation_date", "olderThan": "90d"}`
+	for name, change := range map[string]string{"deleted": "", "saved over": over} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t, func(o *autoprune.Options) { o.Grace = time.Hour })
+			web := r.repository("app/web")
+			r.tag(web, "old", "m", 10*24*time.Hour)
+			app := autoprune.Target{Namespace: "app"}
+			r.policy(app, `{"method": "creation_date", "olderThan": "5d", "grace": "0s"}`)
+			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES ($1, $2, $3)", id, web.NamespaceID,
+				`{"method": "creation_date", "olderThan": "90d", "keep": [{"everything": true}]}`)
+			c := autoprune.Change{ID: id}
+			if change != "" {
+				p := parsed(t, change)
+				c.Policy = &p
+			}
+			if w := r.judgedChange(app, c)[policy.Uncovers]; w.Number != 1 || !slices.Equal(w.Examples, []string{"app/web:old"}) {
+				t.Errorf("the change uncovers %+v", w)
+			}
+			p := parsed(t, same)
+			if found := r.judgedChange(app, autoprune.Change{ID: id, Policy: &p}); found[policy.Uncovers].Number != 0 {
+				t.Errorf("a policy that keeps the same uncovers %+v", found)
+			}
+			if c.Policy == nil {
+				r.must(r.pruner.Delete(t.Context(), app, id))
+			} else {
+				r.must(r.pruner.Update(t.Context(), app, id, *c.Policy))
+			}
+			r.run()
+			if got := r.tags(web); len(got) != 1 {
+				t.Error("the tag went at once")
+			}
+			r.exec("UPDATE autopruneuncovered SET until = now() - interval '1s'")
+			r.run()
+			if got := r.tags(web); len(got) != 0 {
+				t.Errorf("after the grace period %v stay", got)
+			}
+		})
+	}
+}
+
+// TestJudgeUseDefaults: what the registry's defaults would delete must be told before a namespace accepts
+// them again, and stay for their grace period; and so must what they keep, before it refuses them. A
+// namespace with policies of its own loses nothing.
+func TestJudgeUseDefaults(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.Grace = time.Hour })
+	web, own := r.repository("app/web"), r.repository("own/web")
+	for _, name := range []string{"old", "kept"} {
+		r.tag(web, name, name, 10*24*time.Hour)
+		r.tag(own, name, name, 10*24*time.Hour)
+	}
+	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 100}`)
+	r.must(r.pruner.UseDefaults(t.Context(), "app", false))
+	r.must(r.pruner.UseDefaults(t.Context(), "own", false))
+	r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "5d", "keep": [{"tagPattern": "^kept$"}]}`)
+	r.exec("UPDATE defaultautoprunepolicy SET active_from = NULL")
+	told := func(namespace string, on bool) policy.Warning {
+		t.Helper()
+		return r.judgedChange(autoprune.Target{Namespace: namespace}, autoprune.Change{Defaults: &on})[policy.Uncovers]
+	}
+	if w := told("app", true); w.Number != 1 || !slices.Equal(w.Examples, []string{"app/web:old"}) || !strings.HasPrefix(w.Text, "with the registry's default policies, ") {
+		t.Errorf("accepting the defaults uncovers %+v", w)
+	}
+	for namespace, on := range map[string]bool{"app": false, "own": true} {
+		if w := told(namespace, on); w.Number != 0 {
+			t.Errorf("%s: the defaults uncover %+v", namespace, w)
+		}
+	}
+	r.must(r.pruner.UseDefaults(t.Context(), "app", true))
+	r.must(r.pruner.UseDefaults(t.Context(), "own", true))
+	if n := value[int](r, "SELECT count(*) FROM autopruneuncovered WHERE namespace_id = $1", own.NamespaceID); n != 0 {
+		t.Error("policies wait although the namespace has a policy of its own")
+	}
+	r.ensure()
+	r.run()
+	if got := r.tags(web); len(got) != 2 {
+		t.Errorf("only %v stay at once", got)
+	}
+	r.policy(autoprune.Target{Repository: "app/web"}, `{"method": "creation_date", "olderThan": "5d"}`)
+	r.exec("UPDATE repositoryautoprunepolicy SET active_from = NULL")
+	if w := told("app", false); w.Number != 1 || !slices.Equal(w.Examples, []string{"app/web:kept"}) || !strings.HasPrefix(w.Text, "without the registry's default policies, ") {
+		t.Errorf("refusing the defaults uncovers %+v", w)
+	}
+	r.exec("UPDATE autopruneuncovered SET until = now() - interval '1s'")
+	r.run()
+	if got := r.tags(web); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("after the grace period %v stay", got)
+	}
+}
+
+// TestJudgeDropsReporter: a policy that doesn't require a reporter any more must be warned of, with the
+// reporters first that aren't live: it may rest for them now. So must one without a cap or windows.
+func TestJudgeDropsReporter(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.repository("app/web")
+	app := autoprune.Target{Namespace: "app"}
+	id := r.policy(app, `{"method": "number_of_tags", "numTags": 50, "requireReporter": ["prod-eu", "prod-us"], "maxDeleted": 9, "windows": [{"days": ["sun"]}]}`)
+	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.reporter(web.NamespaceID, "prod-us", time.Hour)
+	r.exec("UPDATE holdreporters SET reported_at = reported_at - lease / 2 WHERE name = 'prod-us'")
+	for text, want := range map[string]struct {
+		codes, said string
+		names       []string
+	}{
+		`{"method": "number_of_tags", "numTags": 30}`: {"drops_reporter drops_safeguard", "2 reporters any more, the first of which isn't live", []string{"prod-us", "prod-eu"}},
+		`{"method": "number_of_tags", "numTags": 30, "mode": "observe", "requireReporter": ["prod-us"], "maxDeletedPercent": 5, "windows": [{"days": ["mon"]}]}`: {
+			"drops_reporter", "1 reporter any more", []string{"prod-eu"},
+		},
+		`{"method": "number_of_tags", "numTags": 30, "requireReporter": ["prod-us", "prod-eu"], "maxDeleted": 99, "windows": [{"days": ["mon"]}]}`: {},
+		`{"method": "number_of_tags", "numTags": 30, "mode": "off"}`:                                                                               {},
+	} {
+		p := parsed(t, text)
+		found := r.judgedChange(app, autoprune.Change{ID: id, Policy: &p})
+		var codes []string
+		for code := range found {
+			codes = append(codes, string(code))
+		}
+		slices.Sort(codes)
+		if w := found[policy.DropsReporter]; strings.Join(codes, " ") != want.codes || !slices.Equal(w.Examples, want.names) || !strings.Contains(w.Text, want.said) {
+			t.Errorf("%s: the warnings are %+v, want %+v", text, found, want)
+		}
+	}
+}
+
 // TestJudgeUntagged: a policy that deletes no tag selects neither latest nor most tags.
 func TestJudgeUntagged(t *testing.T) {
 	t.Parallel()

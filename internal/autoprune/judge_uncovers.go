@@ -13,20 +13,23 @@ import (
 // coverage has the policies of a namespace before and after a change that may let policies delete
 // what the changed one kept from them.
 type coverage struct {
-	id            string // of the policy that is changed
+	id            string // of the policy that is changed; "": none is
 	before, after *policies
 	// kept are the policies after the change, but with the changed policy's old keep rules and old
-	// neverBelow; nil if the policy is deleted or its mode changes. compare uses them to leave out
-	// tags that these rules kept only from the changed policy itself.
+	// neverBelow; nil if the policy is deleted, its mode changes or it couldn't be read. compare uses them
+	// to leave out tags that these rules kept only from the changed policy itself.
 	kept *policies
 }
 
-// uncovers returns whether a change of the policy may let others delete what it kept from them.
+// uncovers returns whether a change of the policy may let others delete what it kept from them. A policy
+// that can't be read may keep everything. Any policy of a namespace keeps the registry's defaults away.
 func (s *Saved) uncovers(now *policy.Policy) bool {
 	switch old := s.Policy; {
-	case s.Problem != "" || old.Mode == policy.Off:
+	case now == nil || s.Problem != "":
+		return true
+	case s.inert():
 		return false
-	case now == nil || now.Mode != old.Mode && now.Mode != "":
+	case now.Mode != old.Mode && now.Mode != "":
 		return true
 	case !policy.EqualKeep(old.Keep, now.Keep) || now.NeverBelow < old.NeverBelow:
 		return true
@@ -35,14 +38,31 @@ func (s *Saved) uncovers(now *policy.Policy) bool {
 	}
 }
 
+// inert returns whether the policy neither deletes nor keeps tags. It only keeps the registry's defaults
+// away, if it is a namespace's.
+func (s *Saved) inert() bool {
+	return s.Problem == "" && (s.Policy.Mode == policy.Off || s.Policy.Method == policy.UntaggedManifests)
+}
+
+// last returns whether the namespace has no other policy of its own.
+func (l *policies) last(id string) bool { return len(l.namespace) == 1 && l.namespace[0].ID == id }
+
 // changed returns the policies of a namespace before and after the change; nil if it can't let
 // others delete more.
 func (j *judging) changed(l *policies) *coverage {
-	if j.old == nil || !j.old.uncovers(j.change.Policy) {
+	if on := j.change.Defaults; on != nil {
+		if *on != l.off { // it is so already
+			return nil
+		}
+		after := *l
+		after.off = !*on
+		return &coverage{before: l, after: &after}
+	}
+	if j.old == nil || !j.old.uncovers(j.change.Policy) || j.old.inert() && !l.last(j.old.ID) {
 		return nil
 	}
 	c := &coverage{id: j.old.ID, before: l, after: l.replace(j.old.ID, j.change.Policy)}
-	if now := j.change.Policy; now != nil && now.Mode == j.old.Policy.Mode {
+	if now := j.change.Policy; now != nil && now.Mode == j.old.Policy.Mode && j.old.Problem == "" {
 		kept := *now
 		kept.Keep, kept.NeverBelow = j.old.Policy.Keep, j.old.Policy.NeverBelow
 		c.kept = l.replace(j.old.ID, &kept)
@@ -60,7 +80,7 @@ func (l *policies) replace(id string, with *policy.Policy) *policies {
 			case with == nil:
 				continue
 			default:
-				s.Policy = *with
+				s.Policy, s.Problem, s.Stored, s.Counts, s.MayKeep = *with, "", "", false, false
 			}
 			changed = append(changed, s)
 		}

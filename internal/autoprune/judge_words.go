@@ -25,16 +25,26 @@ func (j *judging) warnings() (list []policy.Warning) {
 		}
 		add(policy.Reaches, j.reached, "it applies in %s%s", most, policy.Number(j.reached.n, "namespace"))
 	}
-	what := "without the policy"
-	if j.change.Policy != nil && j.policy != nil && j.policy.Mode == j.old.mode() {
-		what = "without what the policy kept until now"
-	}
-	add(policy.Uncovers, j.uncovered, "%s, policies would delete %s that they leave now", what, policy.Number(j.uncovered.n, "tag"))
+	add(policy.Uncovers, j.uncovered, "%s, policies would delete %s that they leave now", j.uncoveredBy(), policy.Number(j.uncovered.n, "tag"))
 	if j.partial {
 		list = append(list, policy.Warning{Code: policy.NotAllJudged, Text: fmt.Sprintf("there was no time to judge it by all tags: %s in %s were looked at",
 			policy.Number(j.tags, "tag"), policy.Number(j.repositories, "repository"))})
 	}
 	return list
+}
+
+// uncoveredBy says how the change lets policies delete more.
+func (j *judging) uncoveredBy() string {
+	on := j.change.Defaults
+	switch {
+	case on != nil && *on:
+		return "with the registry's default policies"
+	case on != nil:
+		return "without the registry's default policies"
+	case j.change.Policy != nil && j.policy != nil && j.policy.Mode == j.old.mode():
+		return "without what the policy kept until now"
+	}
+	return "without the policy"
 }
 
 // mode returns the policy's mode; "" is on.

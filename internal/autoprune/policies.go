@@ -342,12 +342,13 @@ func (p *Pruner) UpdateConfirmed(ctx context.Context, t Target, id string, wante
 		if err != nil {
 			return err
 		}
-		same := stored != nil && stored.Policy.Equal(wanted)
+		read := stored != nil && stored.Problem == ""
+		same := read && stored.Policy.Equal(wanted)
 		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now(), "+
 			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END, "+
 			"rule_version = CASE WHEN $6 THEN rule_version ELSE version + 1 END, "+
 			"confirmed = COALESCE($7, confirmed) WHERE "+
-			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(wanted), stored != nil && stored.Policy.SameRule(wanted), c.replaces(same))
+			s.owned+" AND uuid = $2", o.id(), id, text, same, p.grace(wanted), read && stored.Policy.SameRule(wanted), c.replaces(same))
 		switch {
 		case err != nil:
 		case same:
@@ -384,11 +385,11 @@ func refuseVersion(ctx context.Context, tx pgx.Tx, t Target, o owner, id string,
 	return err
 }
 
-// savedPolicy returns the policy that is stored, nil if there is none or it can't be read.
+// savedPolicy returns the policy that is stored, nil if there is none.
 func savedPolicy(ctx context.Context, tx pgx.Tx, t Target, o owner, id string) (*Saved, error) {
 	list, err := listPolicies(ctx, tx, t.Scope(), o)
 	for _, s := range list {
-		if s.ID == id && s.Problem == "" {
+		if s.ID == id {
 			return &s, nil
 		}
 	}
@@ -466,6 +467,11 @@ func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, e
 // UseDefaults sets whether the namespace accepts the registry's default policies. It
 // returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) UseDefaults(ctx context.Context, namespace string, on bool) error {
+	return p.UseDefaultsConfirmed(ctx, namespace, on, Consent{})
+}
+
+// UseDefaultsConfirmed is UseDefaults for a client that has seen warnings.
+func (p *Pruner) UseDefaultsConfirmed(ctx context.Context, namespace string, on bool, c Consent) error {
 	t := Target{Namespace: namespace}
 	return p.change(ctx, t, "changing whether the defaults apply", func(tx pgx.Tx, o owner) error {
 		sql := "INSERT INTO autoprunewithoutdefaults (namespace_id) VALUES ($1) ON CONFLICT DO NOTHING"
@@ -473,12 +479,16 @@ func (p *Pruner) UseDefaults(ctx context.Context, namespace string, on bool) err
 			sql = "DELETE FROM autoprunewithoutdefaults WHERE namespace_id = $1"
 		}
 		done, err := tx.Exec(ctx, sql, o.namespace)
-		if err == nil && !on && done.RowsAffected() > 0 {
+		switch {
+		case err != nil || done.RowsAffected() == 0:
+		case on:
+			err = p.uncoverByDefaults(ctx, tx, o.namespace)
+		default:
 			err = p.uncoverDefaults(ctx, tx, o.namespace, true)
 		}
 		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, tx, entry(audit.ChangeDefault, t, o, "", map[string]any{"defaults": on}))
+		return audit.Append(ctx, tx, entry(audit.ChangeDefault, t, o, "", c.detail(map[string]any{"defaults": on})))
 	})
 }

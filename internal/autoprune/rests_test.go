@@ -282,6 +282,40 @@ func TestReporterEndsDuringRun(t *testing.T) {
 	}
 }
 
+// TestTroublesOfDefaults: a default policy by last use must be found in the namespaces to which it applies,
+// and only where no reporter is live. A report of the future says nothing about now.
+func TestTroublesOfDefaults(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	live := r.repository("live/web")
+	for _, path := range []string{"none/web", "own/web", "off/web"} {
+		r.repository(path)
+	}
+	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 9, "mode": "off"}`)
+	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
+	wants := func(n int64, in string) {
+		t.Helper()
+		want := autoprune.Troubles{Unproved: n, UnprovedIn: in}
+		if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found != want {
+			t.Errorf("the doctor finds %+v, %v, want %+v", found, err, want)
+		}
+	}
+	r.reporter(live.NamespaceID, "prod", time.Hour)
+	r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "9d"}`)
+	r.policy(autoprune.Target{}, `{"method": "last_pulled", "olderThan": "9d", "mode": "off"}`)
+	wants(0, "")
+	r.policy(autoprune.Target{}, `{"method": "last_pulled", "olderThan": "90d"}`)
+	wants(1, "none")
+	r.exec(`INSERT INTO defaultautoprunepolicy (uuid, policy, setting) VALUES ('s', '{"method":"max_bytes","maxBytes":"1GiB"}', true)`)
+	wants(3, "none") // and once in own
+	r.exec("UPDATE holdreporters SET reported_at = now() + interval '2 hours', expires_at = now() + interval '3 hours'")
+	wants(5, "live")
+	r.reporter(nil, "all", time.Hour)
+	wants(0, "")
+	r.exec("UPDATE holdreporters SET reported_at = now() + interval '2 hours', expires_at = now() + interval '3 hours'")
+	wants(5, "live")
+}
+
 // TestExemptionOfRepositoryPolicyEnds: what an undo has exempted from a policy of a repository must be
 // selected again once the policy has another rule.
 func TestExemptionOfRepositoryPolicyEnds(t *testing.T) {

@@ -77,7 +77,7 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 	if _, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'autoprune_defaults_version'"); err != nil {
 		return err
 	}
-	if old != nil && old.Problem == "" {
+	if old != nil {
 		if err := p.uncover(ctx, tx, owner{}, *old, wanted); err != nil {
 			return err
 		}

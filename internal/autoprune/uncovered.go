@@ -49,22 +49,47 @@ func (p *Pruner) uncover(ctx context.Context, tx pgx.Tx, o owner, old Saved, now
 	if !old.uncovers(now) {
 		return nil
 	}
+	if old.inert() {
+		if alone, err := keepsDefaultsAway(ctx, tx, o); err != nil || !alone {
+			return err
+		}
+	}
 	waits := old.Policy
 	if now != nil && now.GraceGiven() {
 		waits = *now
 	}
-	waits.Mode = ""
-	grace := p.grace(waits)
+	waits.Mode, waits.Method = "", "" // others wait, whatever this one does
+	if err := wait(ctx, tx, o, p.grace(waits)); err != nil {
+		return fmt.Errorf("beginning the grace period of what policy %s kept: %w", old.ID, err)
+	}
+	return nil
+}
+
+// wait lets the policies of an owner wait for a grace period; nil: they don't.
+func wait(ctx context.Context, tx pgx.Tx, o owner, grace *time.Duration) error {
 	if grace == nil {
 		return nil
 	}
 	_, err := tx.Exec(ctx, `
 		INSERT INTO autopruneuncovered AS u (namespace_id, repository_id, until) VALUES ($1, $2, now() + $3::interval)
 		ON CONFLICT (namespace_id, repository_id) DO UPDATE SET until = GREATEST(u.until, EXCLUDED.until)`, o.namespace, o.repository, *grace)
-	if err != nil {
-		return fmt.Errorf("beginning the grace period of what policy %s kept: %w", old.ID, err)
+	return err
+}
+
+// keepsDefaultsAway returns whether the registry's defaults apply in a namespace once its only policy is
+// deleted. A repository's policy, and the registry's own, keep none away.
+func keepsDefaultsAway(ctx context.Context, tx pgx.Tx, o owner) (alone bool, err error) {
+	if o.namespace == 0 || o.repository != 0 {
+		return false, nil
 	}
-	return nil
+	err = tx.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM namespaceautoprunepolicy WHERE namespace_id = $1) = 1
+			AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)
+			AND EXISTS (SELECT FROM defaultautoprunepolicy WHERE NOT setting)`, o.namespace).Scan(&alone)
+	if err != nil {
+		return false, fmt.Errorf("looking whether a policy keeps the registry's defaults away: %w", err)
+	}
+	return alone, nil
 }
 
 // uncoverDefaults is uncover for a namespace in which the registry's defaults are about to stop
@@ -76,8 +101,29 @@ func (p *Pruner) uncoverDefaults(ctx context.Context, tx pgx.Tx, namespace int64
 		return err
 	}
 	for _, s := range list {
-		if all || !s.Setting {
+		if (all || !s.Setting) && !s.inert() {
 			if err := p.uncover(ctx, tx, owner{namespace: namespace}, s, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// uncoverByDefaults begins the waiting in a namespace that accepts the registry's defaults again, so that
+// they delete nothing there at once. It lasts as long as the longest grace period of those that apply.
+func (p *Pruner) uncoverByDefaults(ctx context.Context, tx pgx.Tx, namespace int64) error {
+	list, err := listPolicies(ctx, tx, policy.DefaultScope, owner{})
+	if err != nil {
+		return err
+	}
+	var own bool
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = $1)", namespace).Scan(&own); err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.Problem == "" && (s.Setting || !own) {
+			if err := wait(ctx, tx, owner{namespace: namespace}, p.grace(s.Policy)); err != nil {
 				return err
 			}
 		}

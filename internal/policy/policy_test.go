@@ -291,3 +291,34 @@ func TestPolicyRoundTrip(t *testing.T) {
 		}
 	})
 }
+
+// TestDropped: a policy must be warned of that lacks the reporters, the cap or the windows of the one that
+// it replaces, with the reporters first that aren't live. One that only has others of them isn't.
+func TestDropped(t *testing.T) {
+	t.Parallel()
+	const base = `{"method": "number_of_tags", "numTags": 30`
+	for _, tt := range []struct{ old, now, silent, want string }{
+		{``, ``, ``, ``},
+		{``, `, "requireReporter": ["eu"], "maxDeleted": 3, "windows": [{"days": ["mon"]}]`, ``, ``},
+		{`, "requireReporter": ["eu"]`, `, "requireReporter": ["us", "eu"]`, `eu`, ``},
+		{`, "requireReporter": ["eu", "us"]`, `, "requireReporter": ["us"]`, ``, `drops_reporter 1: it doesn't require 1 reporter any more: eu`},
+		{`, "requireReporter": ["eu"]`, ``, `eu`, `drops_reporter 1: it doesn't require 1 reporter any more, which isn't live: eu`},
+		{`, "requireReporter": ["eu"]`, `, "mode": "observe"`, `eu`, `drops_reporter 1: it doesn't require 1 reporter any more, which isn't live: eu`},
+		{`, "requireReporter": ["eu", "us"]`, ``, `us`, `drops_reporter 2: it doesn't require 2 reporters any more, the first of which isn't live: us, eu`},
+		{`, "requireReporter": ["eu", "us"]`, ``, `us eu`, `drops_reporter 2: it doesn't require 2 reporters any more, none of which is live: eu, us`},
+		{`, "requireReporter": ["a", "b", "c", "d", "e", "f"]`, ``, `e f`, `drops_reporter 6: it doesn't require 6 reporters any more, the first 2 of which aren't live: e, f, a, b, c, …`},
+		{`, "maxDeleted": 3, "maxDeletedPercent": 9`, `, "maxDeletedPercent": 90`, ``, ``},
+		{`, "maxDeleted": 3`, ``, ``, `drops_safeguard 0: it has no cap any more on how many tags a run deletes by it`},
+		{`, "windows": [{"days": ["mon"]}]`, `, "windows": [{"days": ["tue"]}]`, ``, ``},
+		{`, "windows": [{"days": ["mon"]}], "maxDeletedPercent": 9`, ``, ``, `drops_safeguard 0: it has no cap any more on how many tags a run deletes by it
+drops_safeguard 0: it has no windows any more, so it deletes at any time`},
+	} {
+		var got []string
+		for _, w := range parsed(t, base+tt.now+"}").Dropped(parsed(t, base+tt.old+"}"), strings.Fields(tt.silent)) {
+			got = append(got, fmt.Sprintf("%s %d: %s", w.Code, w.Number, w.Sentence()))
+		}
+		if got := strings.Join(got, "\n"); got != tt.want {
+			t.Errorf("%s after %s: %q, want %q", tt.now, tt.old, got, tt.want)
+		}
+	}
+}

@@ -30,6 +30,8 @@ const (
 	Uncovers        WarningCode = "uncovers"          // tags that would be deleted without the policy, or its keep rules
 	UnknownReporter WarningCode = "unknown_reporter"  // a reporter that has never reported in the namespace
 	LastUseUnproved WarningCode = "last_use_unproved" // a choice by last use where no reporter lives
+	DropsReporter   WarningCode = "drops_reporter"    // reporters that the policy required until now
+	DropsSafeguard  WarningCode = "drops_safeguard"   // a cap, or windows, that the policy had until now
 	NotAllJudged    WarningCode = "not_all_judged"    // there was no time to look at all tags
 )
 
@@ -40,8 +42,8 @@ const MaxExamples = 5
 type Warning struct {
 	Code     WarningCode `json:"code" doc:"What it is about" example:"selects_latest"`
 	Text     string      `json:"text" doc:"The same as a sentence, without a full stop"`
-	Number   int64       `json:"number,omitempty" doc:"How many tags, or for reaches namespaces, it is about"`
-	Examples []string    `json:"examples,omitempty" doc:"The first of them: tags as repository:tag, or names of namespaces"`
+	Number   int64       `json:"number,omitempty" doc:"How many tags, namespaces or reporters it is about"`
+	Examples []string    `json:"examples,omitempty" doc:"The first of them: tags as repository:tag, or names of namespaces or reporters"`
 
 	// Pattern is that of Unanchored, as Typed returns it.
 	Pattern oci.TagPattern `json:"-"`
@@ -116,6 +118,53 @@ func (p Policy) Typed() (list []Warning) {
 		list = append(list, Warning{Code: code, Text: text, Pattern: p.TagPattern})
 	}
 	return list
+}
+
+// Dropped returns the warnings about safeguards that the policy lacks and that the one had which it
+// replaces: reporters, of which the `silent` ones aren't live, a cap and windows.
+func (p Policy) Dropped(old Policy, silent []string) (list []Warning) {
+	var names, live []string
+	for _, name := range p.DroppedReporters(old) {
+		if slices.Contains(silent, name) {
+			names = append(names, name)
+		} else {
+			live = append(live, name)
+		}
+	}
+	if text := whichSilent(len(names), len(live)); len(names)+len(live) > 0 {
+		names = append(names, live...)
+		list = append(list, Warning{
+			Code: DropsReporter, Number: int64(len(names)), Examples: names[:min(len(names), MaxExamples)],
+			Text: "it doesn't require " + Number(int64(len(names)), "reporter") + " any more" + text,
+		})
+	}
+	if old.MaxDeleted+old.MaxDeletedPercent > 0 && p.MaxDeleted+p.MaxDeletedPercent == 0 {
+		list = append(list, Warning{Code: DropsSafeguard, Text: "it has no cap any more on how many tags a run deletes by it"})
+	}
+	if len(old.Windows) > 0 && len(p.Windows) == 0 {
+		list = append(list, Warning{Code: DropsSafeguard, Text: "it has no windows any more, so it deletes at any time"})
+	}
+	return list
+}
+
+// DroppedReporters returns the reporters that the old policy requires and this one doesn't.
+func (p Policy) DroppedReporters(old Policy) []string {
+	return slices.DeleteFunc(slices.Clone(old.RequireReporter), func(name string) bool { return slices.Contains(p.RequireReporter, name) })
+}
+
+// whichSilent says which of some reporters aren't live, if the silent ones are named first.
+func whichSilent(silent, live int) string {
+	switch {
+	case silent == 0:
+		return ""
+	case live == 0 && silent == 1:
+		return ", which isn't live"
+	case live == 0:
+		return ", none of which is live"
+	case silent == 1:
+		return ", the first of which isn't live"
+	}
+	return fmt.Sprintf(", the first %d of which aren't live", silent)
 }
 
 // Warnings returns the texts of the warnings that the policy alone tells.

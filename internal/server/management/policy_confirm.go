@@ -24,7 +24,7 @@ func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Chang
 		return autoprune.Consent{}, err
 	}
 	out := autoprune.Consent{Warnings: found}
-	if confirm == "" && t.Scope() != policy.DefaultScope {
+	if confirm == "" && t.Scope() != policy.DefaultScope && c.Defaults == nil { // Quay has no defaults
 		return out, nil
 	}
 	known, err := a.confirmedBefore(ctx, t, c)

@@ -72,6 +72,38 @@ func TestAPIConfirm(t *testing.T) {
 	}
 }
 
+// TestAPIConfirmDefaults: what the registry's defaults would delete in a namespace must be confirmed before
+// it accepts them, also by a client that says nothing of it.
+func TestAPIConfirmDefaults(t *testing.T) {
+	t.Parallel()
+	r, _ := pruning(t)
+	r.Put(t, "app/a", "main", r.Simple(t, "app/a", 1, nil))
+	r.Exec(t, "UPDATE tags SET created_at = now() - interval '10 days', updated_at = NULL")
+	const state = "/organization/app/autoprune"
+	r.Manage(t, "PUT", state, `{"uses_defaults": false}`).WantStatus(t, 204)
+	r.Manage(t, "POST", "/autoprunepolicy?confirm=all", `{"method": "creation_date", "olderThan": "5d"}`).WantStatus(t, 201)
+	for _, confirm := range []string{"", "?confirm=none", "?confirm=selects_latest"} {
+		r.Manage(t, "PUT", state+confirm, `{"uses_defaults": true}`).
+			Refused(t, 409, "invalid_request", "with the registry's default policies, policies would delete 1 tag that they leave now: app/a:main")
+	}
+	var now struct {
+		UsesDefaults bool `json:"uses_defaults"`
+	}
+	if r.Manage(t, "GET", state, "").Into(t, 200, &now); now.UsesDefaults {
+		t.Error("the defaults apply although nobody has confirmed it")
+	}
+	r.Manage(t, "PUT", state+"?confirm=uncovers", `{"uses_defaults": true}`).WantStatus(t, 204)
+	if r.Manage(t, "GET", state, "").Into(t, 200, &now); !now.UsesDefaults {
+		t.Error("the defaults don't apply although somebody has confirmed it")
+	}
+	var n int
+	err := r.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM auditlog
+		WHERE kind = 'change_default_autoprune_policy' AND detail->'warnings' @> '[{"code": "uncovers"}]'`).Scan(&n)
+	if err != nil || n != 1 {
+		t.Errorf("%d entries have the warning: %v", n, err)
+	}
+}
+
 // TestAPIRests: a client must be told which policy rests and why, and can confirm that.
 func TestAPIRests(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,12 @@ func (a *API) addPruning() {
 	}
 	serve(a, api.GetPruneState, a.pruneState)
 	serve(a, api.SetPruneState, func(ctx context.Context, in *api.PruneStateChange) (*api.None, error) {
-		return nil, prune.UseDefaults(ctx, in.Namespace, in.Body.UsesDefaults)
+		on := in.Body.UsesDefaults
+		consent, err := a.consent(ctx, autoprune.Target{Namespace: in.Namespace}, autoprune.Change{Defaults: &on}, in.Confirm)
+		if err != nil {
+			return nil, err
+		}
+		return nil, prune.UseDefaultsConfirmed(ctx, in.Namespace, on, consent)
 	})
 	serve(a, api.PruneNow, func(ctx context.Context, in *api.PruneNamespace) (*api.PruneState, error) {
 		if err := prune.RunNow(ctx, in.Namespace); err != nil {

@@ -49,6 +49,23 @@ func TestPolicyConfirm(t *testing.T) {
 	}
 }
 
+// TestDefaultsConfirm: the page of settings must not let the registry's defaults apply before somebody has
+// seen and confirmed what they would delete.
+func TestDefaultsConfirm(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t)
+	r.tags(t, "acme/web", 3)
+	r.Manage(t, "PUT", "/organization/acme/autoprune", `{"uses_defaults": false}`).WantStatus(t, 204)
+	r.Manage(t, "POST", "/autoprunepolicy?confirm=all", `{"method": "number_of_tags", "numTags": 1}`).WantStatus(t, 201)
+	home := "/ui/namespaces/acme/-/settings"
+	form := url.Values{"do": {"defaults"}, "defaults": {"on"}}
+	page := string(r.send(t, home, form).WantStatus(t, 409).Content)
+	want(t, page, "Not saved yet: with the registry&#39;s default policies, policies would delete 2 tags that they leave now", "Save it all the same", "refuses the registry's default policies")
+	form.Set("confirm", value(t, page, `name="confirm" value="`))
+	r.send(t, home, form).WantStatus(t, 303)
+	want(t, r.page(t, 200, home), "The registry's default policies apply")
+}
+
 // value returns what follows a text on the page, up to the next quotation mark.
 func value(t testing.TB, page, before string) string {
 	t.Helper()

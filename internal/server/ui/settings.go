@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 func (u *UI) addSettings() { u.addPlace("/settings", showSettings, changeSettings) }
@@ -235,7 +236,15 @@ func changeSettings(q *request) error {
 		item, of := memberOf(p, f)
 		_, err = run(q, of.Delete, item)
 	case "defaults":
-		_, err = run(q, api.SetPruneState, api.PruneStateChange{PruneNamespace: p.whole(), Body: api.PruneSetting{UsesDefaults: f.Get("defaults") == "on"}})
+		_, err = run(q, api.SetPruneState, api.PruneStateChange{
+			PruneNamespace: p.whole(), DefaultsConfirmation: api.DefaultsConfirmation{Confirm: q.answer()}, Body: api.PruneSetting{UsesDefaults: f.Get("defaults") == "on"},
+		})
+		if list := warningsOf(err); len(list) > 0 {
+			return q.showSettings(http.StatusConflict, &notice{Bad: true, Text: "Not saved yet: " + strings.Join(policy.Sentences(list), "; ") + ".", Undo: &undo{
+				Action: p.Home("/-/settings"), Text: "Save it all the same",
+				Fields: []field{{"do", "defaults"}, {"defaults", f.Get("defaults")}, {"confirm", q.seen(list)}},
+			}})
+		}
 	case "labels":
 		body := catalog.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
 		_, err = run(q, api.SetTagLabels, api.TagLabelsChange{InNamespace: api.InNamespace{Namespace: p.namespace}, Body: body})

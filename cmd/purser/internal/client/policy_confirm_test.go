@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestPolicyConfirm: a command must show the warnings of the registry and save nothing unless they are
+// TestPolicyConfirm: a command must show the warnings of the registry and change nothing unless they are
 // confirmed, let a new policy observe, and leave the mode of another as it is.
 func TestPolicyConfirm(t *testing.T) {
 	t.Parallel()
@@ -26,6 +26,9 @@ func TestPolicyConfirm(t *testing.T) {
 			sent = append(sent, r.URL.Path+" "+string(body))
 			w.WriteHeader(http.StatusNoContent)
 			return
+		case r.URL.Query().Get("confirm") != "all" && strings.Contains(string(body), "numTags"):
+			w.WriteHeader(http.StatusConflict)
+			answer = `{"detail": "confirm", "error_type": "invalid_request", "details": {"warnings": [{"code": "drops_reporter", "text": "it doesn't require 1 reporter any more, which isn't live", "number": 1, "examples": ["prod-eu"]}]}}`
 		case r.URL.Query().Get("confirm") != "all":
 			w.WriteHeader(http.StatusConflict)
 			answer = `{"detail": "confirm", "error_type": "invalid_request", "details": {"warnings": [{"code": "short_age", "text": "6m is 6 minutes", "number": 7, "examples": ["app/web:prod"]}]}}`
@@ -46,6 +49,10 @@ func TestPolicyConfirm(t *testing.T) {
 		`policy create app --policy {"method":"number_of_tags","value":1} --yes`: {0, "It observes", `POST {"method":"number_of_tags","mode":"observe","value":1}`},
 		"policy update app " + id + " --older-than 6m":                           {3, "6 minutes", ""},
 		"policy update app " + id + " --older-than 6m --yes":                     {0, "Saved policy", `PUT {"method":"creation_date","mode":"off","olderThan":"6m"}`},
+		"policy update app " + id + " --num-tags 30":                             {3, "Warning: it doesn't require 1 reporter any more, which isn't live: prod-eu.", ""},
+		"prune defaults app on":                                                  {3, "Let the default policies apply?", ""},
+		"prune defaults app off":                                                 {3, "Refuse the default policies?", ""},
+		"prune defaults app on --yes":                                            {0, "", `PUT {"uses_defaults":true}`},
 		"policy delete app " + id:                                                {3, "Delete the policy?", ""},
 		"policy delete app " + id + " --yes":                                     {0, "Deleted policy", "DELETE "},
 		"prune confirm app " + id:                                                {3, "Warning: it deletes latest", ""},

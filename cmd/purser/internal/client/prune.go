@@ -381,8 +381,9 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "undo RUN", Short: "Restore the tags that a run has deleted", Args: cobra.ExactArgs(1),
 		Long: "Restore the tags that a run has deleted, as they were, as long as garbage collection hasn't deleted\n" +
-			"their manifests (gc.review_after, a day by default). Tags that were made since stay as they are. The\n" +
-			"policies that deleted the tags don't delete them again until the policies are saved again.",
+			"their manifests: for a week by default (tag_prune of gc.review_after_events). Tags that were made since stay as\n" +
+			"they are. A policy that deleted a tag doesn't delete it again until the policy gets another rule, somebody ends\n" +
+			"the exemption (purser prune exemptions REPOSITORY --end), or the tag is deleted otherwise.",
 	}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -426,14 +427,22 @@ func pruneDefaultsCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "defaults NAMESPACE on|off", Short: "Let the default policies apply to a namespace, or not", Args: cobra.ExactArgs(2),
 		Long: "Let the registry's default policies apply to a namespace, or not. They apply as long as it has no\n" +
-			"policies of its own.",
+			"policies of its own. What policies would delete then and leave now is shown first, and the command asks.",
 	}
+	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
 			return command.Usagef("%q is neither on nor off", args[1])
 		}
-		_, err := api.SetPruneState.Call(cmd.Context(), c, api.PruneStateChange{
-			PruneNamespace: api.PruneNamespace{Namespace: args[0]}, Body: api.PruneSetting{UsesDefaults: args[1] == "on"},
+		question := "Let the default policies apply?"
+		if args[1] == "off" {
+			question = "Refuse the default policies?"
+		}
+		_, err := confirmed(cmd, *yes, question, func(confirm api.PolicyConfirmation) (api.None, error) {
+			return api.SetPruneState.Call(cmd.Context(), c, api.PruneStateChange{
+				PruneNamespace: api.PruneNamespace{Namespace: args[0]}, DefaultsConfirmation: api.DefaultsConfirmation(confirm),
+				Body: api.PruneSetting{UsesDefaults: args[1] == "on"},
+			})
 		})
 		return err
 	})
