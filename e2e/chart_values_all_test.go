@@ -129,7 +129,7 @@ var valueEffects = map[string]valueEffect{
 	"backup.extraEnv":            {`[{"name": "AWS_REGION", "value": "eu-central-1"}]`, 2, ""},
 	"backup.resources":           {`{"limits": {"memory": "2Gi"}}`, 2, ""},
 	"backup.existingClaim":       {`"other"`, 2, "backup: {enabled: true, existingClaim: backups}"},
-	"report.schedule":            {`"@daily"`, 1, `report: {enabled: true, watch: false, reporter: prod, server: "https://registry.example.com", secretName: robot}`},
+	"report.schedule":            {`"@daily"`, 1, `report: {enabled: true, watch: false, lease: 3d, reporter: prod, server: "https://registry.example.com", secretName: robot}`},
 
 	"podDisruptionBudget.maxUnavailable":         {`2`, 1, ""},
 	"autoscaling.targetCPUUtilizationPercentage": {`50`, 1, scaled},

@@ -76,11 +76,11 @@ func TestOpsDocsFromQuay(t *testing.T) {
 	d := newDaily(t, "docs/from-quay.md")
 	d.values["--namespace acme"] = "--namespace acme --yes"
 	d.values["quay.example.com"] = d.startProduct(true, map[string]string{
-		"/api/v1/organization/acme":                             `{"name":"acme","teams":{"developers":{"name":"developers","role":"creator"}}}`,
+		"/api/v1/organization/acme":                             `{"name":"acme","teams":{"developers":{"name":"developers","role":"member"}}}`,
 		"/api/v1/organization/acme/team/developers/members":     `{"members":[]}`,
 		"/api/v1/organization/acme/team/developers/permissions": `{"permissions":[{"repository":{"name":"app"},"role":"write"}]}`,
-		"/api/v1/organization/acme/robots":                      `{"robots":[{"name":"acme+ci","description":""}]}`,
-		"/api/v1/organization/acme/robots/ci/permissions":       `{"permissions":[]}`,
+		"/api/v1/organization/acme/robots":                      `{"robots":[{"name":"acme+build","description":""}]}`,
+		"/api/v1/organization/acme/robots/build/permissions":    `{"permissions":[]}`,
 		"/api/v1/organization/acme/autoprunepolicy/":            `{"policies":[{"uuid":"1","method":"number_of_tags","value":10}]}`,
 		"/api/v1/repository":                                    `{"repositories":[{"namespace":"acme","name":"app"}]}`,
 	})

@@ -37,7 +37,7 @@ func TestWatcherOfKubernetes(t *testing.T) {
 	}
 	between := newRelay(t, strings.TrimPrefix(c.server, "https://"))
 	front := newRelay(t, r.host) // the registry has another address after its restart
-	cmd := exec.CommandContext(t.Context(), binary(), "report", "kubernetes", "prod-eu", "--watch", "--interval", "1h", "--registry", "r.example", "--namespace", "acme", "--lease", "1h")
+	cmd := exec.CommandContext(t.Context(), binary(), "report", "kubernetes", "prod-eu", "--watch", "--interval", "1h", "--registry", "r.example", "--namespace", "acme", "--lease", "3h")
 	cmd.Env = childEnv("PURSER_SERVER=http://"+front.address(), "PURSER_TOKEN="+secret, "KUBECONFIG="+kubeconfig(t, "https://"+between.address(), c.reportingAccount(admin)))
 	w, err := startProcess("watcher", cmd)
 	if err != nil {
