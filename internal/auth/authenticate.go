@@ -167,16 +167,6 @@ func (c *Control) enterBy(ctx context.Context, found owned) (*Principal, error) 
 	return p, err
 }
 
-// accountOf returns the account of a credential. Another account may have got its name since the
-// credential or the account of this name was cached: then the id decides. A password has no id.
-func (c *Control) accountOf(ctx context.Context, found owned) (Account, error) {
-	a, err := c.account(ctx, found.account)
-	if id := found.Credential.Account; err == nil && id != 0 && a.ID != id {
-		return c.accountByID(ctx, id)
-	}
-	return a, err
-}
-
 func isTokenName(name string) bool {
 	for _, n := range tokenNames {
 		if n == name {

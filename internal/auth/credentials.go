@@ -265,3 +265,13 @@ func (s *Store) DeleteExpired(ctx context.Context, n int) (more bool, err error)
 			ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, n)
 	return err == nil && tag.RowsAffected() == int64(n), err
 }
+
+// accountOf returns the account of a credential. Another account may have got its name since the
+// credential or the account of this name was cached: then the id decides. A password has no id.
+func (c *Control) accountOf(ctx context.Context, found owned) (Account, error) {
+	a, err := c.account(ctx, found.account)
+	if id := found.Credential.Account; err == nil && id != 0 && a.ID != id {
+		return c.accountByID(ctx, id)
+	}
+	return a, err
+}

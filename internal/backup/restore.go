@@ -283,22 +283,6 @@ func (r *restore) newNote() note {
 	return note{Backup: r.m.ID, Identity: r.m.Store, Keep: new(r.Keep), NewIdentity: new(r.NewIdentity)}
 }
 
-// requireSame verifies that a restore goes on as it began. Otherwise it would take a store that it has
-// filled in part for the registry's, or what it has found in the registry's store for its own copies. A
-// note of an earlier version doesn't say how the restore began, but its identity is the backup's unless
-// a new one was asked for.
-func (r *restore) requireSame() error {
-	if r.note.Keep == nil || r.note.NewIdentity == nil {
-		r.NewIdentity = r.note.Identity != r.m.Store
-		return nil
-	}
-	if r.Keep == *r.note.Keep && r.NewIdentity == *r.note.NewIdentity {
-		return nil
-	}
-	return fmt.Errorf("the restore of backup %s into this database began %s: run it again in the same way, and it goes on; "+
-		"or use another, empty database and store", r.m.ID, r.note.flags())
-}
-
 // first is the beginning of a restore that wasn't begun before.
 func (r *restore) first(ctx context.Context) error {
 	if err := r.requireEmptyDatabase(ctx); err != nil {

@@ -122,7 +122,7 @@ func RequireThere(ctx context.Context, t Target, id string) error {
 // RecordProblem notes in the registry's database that the backup `id`, the newest one that it knows at a
 // place, can't be read or isn't there. It returns ErrNotRecorded if the newest one is another.
 func RecordProblem(ctx context.Context, q db.Querier, place, id string, found error) error {
-	// What a reading of all copies has found stays until somebody reads them again.
+	// A problem that a reading of all copies has found stays until somebody reads them again.
 	tag, err := q.Exec(ctx, "UPDATE backups SET problem = CASE WHEN problem_deep THEN problem ELSE $3 END WHERE place = $1 AND backup = $2",
 		place, id, found.Error())
 	if err != nil {

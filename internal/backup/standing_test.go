@@ -135,7 +135,7 @@ func TestStandings(t *testing.T) {
 	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM backups WHERE place = 'by reference'"); err != nil {
 		t.Fatal(err)
 	}
-	// What the first backup of a place has found by reading all copies stays as well.
+	// A problem that the first backup of a place has found by reading all copies stays as well.
 	lacking, whole := *m, *m
 	lacking.Blobs.Missing, whole.Blobs.Missing = 1, 0
 	for _, b := range []*Manifest{&lacking, &whole} {

@@ -97,13 +97,6 @@ func (p *one) wants(tag string, d oci.Digest) bool {
 	return oci.ValidateTag(tag) == nil && (!there || here.Digest != d && p.movedAfter(here.Pushed, tag))
 }
 
-// movedAfter says whether the other registry's tag was pushed after a time. A time of the future, by a
-// clock that was ahead, proves nothing.
-func (p *one) movedAfter(at time.Time, tag string) bool {
-	pushed := p.from.tags[tag].pushed
-	return at.Before(pushed) && !pushed.After(time.Now())
-}
-
 // ahead adds the blobs of several images at once, which halves the number of transactions. If it
 // skips an image, because something is wrong with it, tagged finds the same.
 func (p *one) ahead(ctx context.Context, digests []oci.Digest) error {

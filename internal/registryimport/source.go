@@ -227,3 +227,10 @@ func hash(ctx context.Context, s blob.Store, key string, a oci.Algorithm) (oci.D
 	}
 	return oci.FromHash(a, h), nil
 }
+
+// movedAfter says whether the other registry's tag was pushed after a time. A time of the future, by a
+// clock that was ahead, proves nothing.
+func (p *one) movedAfter(at time.Time, tag string) bool {
+	pushed := p.from.tags[tag].pushed
+	return at.Before(pushed) && !pushed.After(time.Now())
+}

@@ -97,7 +97,6 @@ type DirectoryOptions struct {
 //
 // Directory doesn't follow referrals: it would send the password to a server that the
 // configuration doesn't name.
-//
 // A directory's answers have a bound (maxLDAPAnswer): a connection that gets a longer one is closed.
 type Directory struct {
 	opt        DirectoryOptions
@@ -337,11 +336,6 @@ func (d *Directory) findUser(ctx context.Context, name string) (c *directoryConn
 		return c, nil, "the entry has no DN", nil
 	}
 	return c, found.Entries[0], "", nil
-}
-
-// tooMany says whether a search has ended because of its size limit, by the directory or by the library.
-func tooMany(err error) bool {
-	return ldap.IsErrorWithCode(err, ldap.LDAPResultSizeLimitExceeded) || errors.Is(err, ldap.ErrSizeLimitExceeded)
 }
 
 // bindUser checks a user's password on a connection of its own. It returns an ErrUnavailable,

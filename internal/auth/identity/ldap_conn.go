@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -130,4 +131,9 @@ func (d *Directory) release(c *directoryConn) {
 		}
 	}
 	c.Close() //nolint:errcheck // nothing is pending
+}
+
+// tooMany says whether a search has ended because of its size limit, by the directory or by the library.
+func tooMany(err error) bool {
+	return ldap.IsErrorWithCode(err, ldap.LDAPResultSizeLimitExceeded) || errors.Is(err, ldap.ErrSizeLimitExceeded)
 }

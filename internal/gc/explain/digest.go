@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// searched is how many repositories are searched for a manifest, and how many of the trash. Each takes a look-up, since no index
-// has the digests of manifests without their repositories.
+// searched is how many repositories are searched for a manifest, and how many of those in the trash.
+// Each takes a look-up, since no index has the digests of manifests without their repositories.
 const searched = 10_000
 
 // notABlob returns the error BLOB_UNKNOWN for a digest of which there is no blob. It says whether it is

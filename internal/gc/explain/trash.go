@@ -48,8 +48,8 @@ const (
 // repositories of that path in the trash have `value`, the error names them: garbage collection keeps
 // their manifests. `has` is hasManifest or hasTag.
 //
-// Who administers a namespace, or may read a repository, learns nothing of another one that had its name
-// before.
+// The error tells the administrator of a namespace, or the reader of a repository, nothing of another one
+// that had the same name before.
 func lookInTrash(ctx context.Context, tx pgx.Tx, unknown error, path, has string, value any) error {
 	e, ok := errors.AsType[*oci.Error](unknown)
 	if !ok {

@@ -102,7 +102,7 @@ func importProjectCommand(src *command.Source, read func(ctx context.Context, r 
 			*takeover.Plan
 			Made []madeThing `json:"made"`
 		}{plan, m.made}
-		// What was made is printed after an error too: the secrets aren't told again.
+		// An error doesn't keep the list from being printed: its secrets aren't told again.
 		err = errors.Join(err, out.Print(cmd.OutOrStdout(), result, func(w io.Writer) error { return writeMade(w, m.made) }))
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -113,7 +114,7 @@ func (d *doctor) examineBackups(ctx context.Context) error {
 			verified = s.Verified
 		}
 		if s.Problem != "" {
-			d.find(levelError, "backups in "+s.Place, `run "purser backup --deep `+s.Place+`", then "purser backup verify --deep `+s.Place+`"`, "the newest one isn't whole: %s", s.Problem)
+			d.find(levelError, "backups in "+s.Place, mendBackup(s), "the newest one isn't whole: %s", s.Problem)
 		}
 	}
 	if age := time.Since(list[0].Snapshot); age > oldBackup {
@@ -143,4 +144,12 @@ func noteAbsence(ctx context.Context, d *db.DB, place string, found error) error
 		return err
 	}
 	return backup.RecordProblem(ctx, d.Pool, place, id, found)
+}
+
+// mendBackup says how to mend the newest backup of a place. One that isn't there can't be copied again.
+func mendBackup(s backup.Standing) string {
+	if strings.HasPrefix(s.Problem, backup.ErrNotThere.Error()) {
+		return `mount its volume, and run "purser backup ` + s.Place + `"; if its backups are lost, add --new-place`
+	}
+	return `run "purser backup --deep ` + s.Place + `", then "purser backup verify --deep ` + s.Place + `"`
 }

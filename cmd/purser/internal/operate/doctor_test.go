@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/backup"
 )
 
 // examined runs the doctor and returns its findings.
@@ -155,6 +156,13 @@ func TestDoctorOfBackups(t *testing.T) {
 	wants(t, found, levelWarning, "backups", "none was read as a whole and found intact for 9d")
 	g.exec("UPDATE backups SET problem = 'an object is missing'")
 	wants(t, about(), levelError, "backups in /srv/backup", "an object is missing")
+	g.exec("UPDATE backups SET problem = $1", backup.ErrNotThere.Error()+": is its volume mounted?")
+	away := slices.IndexFunc(about(), func(f finding) bool {
+		return f.About == "backups in /srv/backup" && strings.Contains(f.Remedy, "--new-place") && !strings.Contains(f.Remedy, "--deep")
+	})
+	if away < 0 {
+		t.Errorf("of a place that is away: %+v", about())
+	}
 	g.exec("UPDATE backups SET snapshot_at = now(), verified_at = now(), problem = ''")
 	if found := about(); len(found) > 0 {
 		t.Errorf("of fresh backups: %+v", found)
