@@ -176,6 +176,7 @@ func stillStands(ctx context.Context, tx pgx.Tx, account int64, by *Principal) (
 // TokenQuery selects credentials of an account.
 type TokenQuery struct {
 	Account string
+	ID      int64 // of the account; 0: of whoever has the name
 	Kinds   []CredentialKind
 	// Before, if it isn't zero, selects those that end before then.
 	Before time.Time
@@ -202,8 +203,8 @@ func (s *Store) Tokens(ctx context.Context, q TokenQuery, n int) (list []Credent
 		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at
 		FROM credentials c JOIN accounts a ON a.id = c.account_id
 		WHERE a.name = $1 AND c.kind = ANY ($2) AND ($3::timestamptz IS NULL OR c.expires_at < $3)
-			AND c.created_at <= $4 AND (c.created_at < $4 OR c.id > $5)
-		ORDER BY c.created_at DESC, c.id LIMIT $6`, q.Account, q.Kinds, end, after.Created, after.ID, n+1)
+			AND c.created_at <= $4 AND (c.created_at < $4 OR c.id > $5) AND ($7::bigint = 0 OR a.id = $7)
+		ORDER BY c.created_at DESC, c.id LIMIT $6`, q.Account, q.Kinds, end, after.Created, after.ID, n+1, q.ID)
 	return db.Page(rows, err, n, scanToken)
 }
 

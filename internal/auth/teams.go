@@ -258,8 +258,13 @@ func (s *Store) TeamGroups(ctx context.Context, namespace, team string) ([]TeamG
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[TeamGroup])
 }
 
+// mostTeamsOfGroup is how many teams of a namespace may have the same group. A log-in of somebody in
+// the group locks them all, and whoever administers a namespace may name everybody's group.
+const mostTeamsOfGroup = 20
+
 // SetTeamGroups replaces the groups whose members become members of a team. Memberships by
-// groups end; accounts get them again when they log in. Error: 404.
+// groups end; accounts get them again when they log in. Errors: 404; 400 for a group that
+// mostTeamsOfGroup other teams of the namespace have.
 func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, groups []TeamGroup) error {
 	for _, g := range groups {
 		if g.Source != SourceOIDC && g.Source != SourceLDAP || g.Name == "" || len(g.Name) > 1024 {
@@ -267,6 +272,13 @@ func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, group
 		}
 	}
 	return s.change(ctx, "changing the groups of team "+team, func(tx pgx.Tx) error {
+		of, err := namespaceID(ctx, tx, namespace)
+		if err != nil {
+			return err
+		}
+		if err := countAlone(ctx, tx, of); err != nil {
+			return err
+		}
 		id, err := lockTeam(ctx, tx, namespace, team)
 		if err != nil {
 			return err
@@ -286,9 +298,26 @@ func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, group
 			if _, err := tx.Exec(ctx, "INSERT INTO teamgroups (team_id, source, group_name) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", id, g.Source, g.Name); err != nil {
 				return err
 			}
+			if err := checkTeamsOfGroup(ctx, tx, of, namespace, g); err != nil {
+				return err
+			}
 		}
 		return audit.Append(ctx, tx, teamEntry(kind, namespace, team, map[string]any{"groups": len(groups)}))
 	})
+}
+
+// checkTeamsOfGroup returns an error if more teams of a namespace have a group than mostTeamsOfGroup. The
+// transaction must have called countAlone before.
+func checkTeamsOfGroup(ctx context.Context, tx pgx.Tx, namespace int64, name string, g TeamGroup) error {
+	var n int
+	err := tx.QueryRow(ctx, `
+		SELECT count(*) FROM teams t WHERE t.top_level_namespace_id = $1
+			AND EXISTS (SELECT FROM teamgroups WHERE source = $2 AND group_name = $3 AND team_id = t.id)`, namespace, g.Source, g.Name).Scan(&n)
+	if err == nil && n > mostTeamsOfGroup {
+		err = invalid("%d teams of namespace %s have the group %s already, and no more may: give another role to one of them instead",
+			mostTeamsOfGroup, short(name), short(g.Name))
+	}
+	return err
 }
 
 // syncTeams makes an account a member of exactly those synced teams whose groups it is in, and

@@ -18,7 +18,8 @@
 // counted by the other buckets, nor refused because of them. Only a log-in with the right
 // password makes such a bucket, so strangers can't make themselves room to guess. An attacker at
 // one of those addresses gets the account's rate once more, and can lock the account out there,
-// but not elsewhere.
+// but not elsewhere. An account has a thousand such buckets, and one more replaces the one that was
+// used least recently: who logs in from a million addresses takes no room from other accounts.
 //
 // Tokens of other issuers, by which robots log in, have buckets of their own (see ReserveToken), so
 // that wrong passwords from an address don't keep the pipelines there from logging in.
@@ -109,6 +110,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -193,7 +195,7 @@ func (f *Failures) Reserve(ctx context.Context, account, address string) (attemp
 	}
 	var pair []byte
 	if len(buckets) == 2 {
-		pair = subject('p', account, address)
+		pair = pairOf(account, account, address)
 	}
 	return f.reserve(ctx, pair, buckets...)
 }
@@ -273,7 +275,7 @@ func (f *Failures) clean(ctx context.Context) {
 	}
 }
 
-// subjectSize is the size in bytes of the key of a row.
+// subjectSize is the size in bytes of the key of a row, except for pairs.
 const subjectSize = 17
 
 // subject returns the key of a row: its kind and a hash. The lengths are a part of the hashed
@@ -285,6 +287,16 @@ func subject(kind byte, names ...string) []byte {
 		h.Write([]byte(name))
 	}
 	return append([]byte{kind}, h.Sum(nil)[:subjectSize-1]...)
+}
+
+// ownerSize is the size in bytes of the hash of an owner in the key of a pair.
+const ownerSize = 8
+
+// pairOf returns the key of the pair of an account with an address. Keys of one owner begin alike:
+// with p and a hash of the owner.
+func pairOf(owner string, names ...string) []byte {
+	key := subject('p', names...)
+	return slices.Concat(key[:1], subject('p', owner)[1:1+ownerSize], key[1:])
 }
 
 // Address returns the text under which a client's IP address is counted: an IPv4 address as it

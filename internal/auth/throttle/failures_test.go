@@ -257,8 +257,8 @@ func TestExpiredRowsAreDeleted(t *testing.T) {
 	if n := count(t, r.db, "SELECT count(*) FROM loginfailures WHERE expires_at > now()"); n < 300 { // fewer than 450 on a slow machine
 		t.Errorf("%v rows, want about 450", n)
 	}
-	if n := count(t, r.db, "SELECT max(length(subject)) FROM loginfailures"); n != 17 {
-		t.Errorf("a subject has %v bytes, want 17", n)
+	if n := count(t, r.db, "SELECT max(length(subject)) FROM loginfailures"); n != subjectSize+ownerSize {
+		t.Errorf("a subject has %v bytes, want %d", n, subjectSize+ownerSize)
 	}
 	// Rows of accounts and addresses go first, those of pairs after a week.
 	for _, tt := range []struct {
@@ -287,8 +287,60 @@ func TestPairsAreBounded(t *testing.T) {
 	if n := count(t, r.db, "SELECT count(*) FROM loginfailures WHERE get_byte(subject, 0) = ascii('p')"); n != 1 {
 		t.Errorf("%v pairs, want 1", n)
 	}
-	if n := count(t, r.db, "SELECT count(*) FROM loginfailures WHERE subject = $1 AND expires_at > now() + interval '6 days 23 hours'", subject('p', "ann", "192.0.2.1")); n != 1 {
+	if n := count(t, r.db, "SELECT count(*) FROM loginfailures WHERE subject = $1 AND expires_at > now() + interval '6 days 23 hours'", pairOf("ann", "ann", "192.0.2.1")); n != 1 {
 		t.Error("the pair wasn't renewed")
+	}
+}
+
+// Who logs in from many addresses takes no room from others: a new address replaces the one that was
+// used least recently, of this account or of robots of this namespace, even if the table is huge.
+func TestPairsOfAnAccountAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, slow)
+	token := func(robot, address string) *Attempt {
+		t.Helper()
+		a, _, err := r.ReserveToken(t.Context(), robot, address)
+		must(t, err)
+		return a
+	}
+	login := map[string]func(address string) *Attempt{
+		"ann":   func(address string) *Attempt { return r.try(t, "ann", address) },
+		"acme+": func(address string) *Attempt { return token("acme+robot"+address, address) },
+	}
+	others := []func() *Attempt{
+		func() *Attempt { return r.try(t, "bob", "192.0.2.1") },
+		func() *Attempt { return token("beta+robot", "192.0.2.1") },
+	}
+	for _, other := range others {
+		must(t, other().Succeeded(t.Context()))
+	}
+	r.pass(t, time.Hour)
+	for owner, try := range login {
+		must(t, try("192.0.2.1").Succeeded(t.Context()))
+		r.pass(t, time.Hour)
+		must(t, try("192.0.2.2").Succeeded(t.Context()))
+		var rest [][]byte
+		for n := range 998 {
+			rest = append(rest, pairOf(owner, owner, fmt.Sprint(n)))
+		}
+		exec(t, r.db, "INSERT INTO loginfailures SELECT s, 0, now(), now() + interval '7 days' FROM unnest($1::bytea[]) s", rest)
+	}
+	exec(t, r.db, "UPDATE pg_class SET reltuples = 2e6 WHERE oid = 'loginfailures'::regclass")
+	for owner, try := range login {
+		must(t, try("192.0.2.3").Succeeded(t.Context()))
+		for address, want := range map[string]bool{"192.0.2.1": false, "192.0.2.2": true, "192.0.2.3": true} {
+			if a := try(address); a.Known() != want {
+				t.Errorf("%s is known at %s: %v, want %v", owner, address, a.Known(), want)
+			}
+		}
+	}
+	for n, other := range others {
+		if !other().Known() {
+			t.Errorf("account %d of others is no longer known at its address", n)
+		}
+	}
+	if n := count(t, r.db, "SELECT count(*) FROM loginfailures WHERE get_byte(subject, 0) = ascii('p')"); n != 2002 {
+		t.Errorf("%v pairs, want 2002", n)
 	}
 }
 

@@ -14,11 +14,12 @@ import (
 // address, with the numbers of an account and of an address. They don't count for the address
 // itself, and those of the address don't count for them: pipelines often share an address with
 // people and with pipelines of others, who enter wrong passwords. A robot that has logged in from
-// the address lately has a bucket of its own there, as an account has.
+// the address lately has a bucket of its own there, as an account has. The robots of a namespace
+// together have as many of these as an account.
 func (f *Failures) ReserveToken(ctx context.Context, robot, address string) (attempt *Attempt, wait time.Duration, err error) {
 	address = Address(address)
 	namespace, _, _ := strings.Cut(robot, "+")
-	return f.reserve(ctx, subject('p', robot, address, "token"),
+	return f.reserve(ctx, pairOf(namespace+"+", robot, address, "token"),
 		f.bucket('f', f.opt.AccountBurst, f.opt.AccountEvery, robot, address),
 		f.bucket('n', f.opt.AddressBurst, f.opt.AddressEvery, namespace, address))
 }

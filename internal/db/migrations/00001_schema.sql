@@ -1085,6 +1085,7 @@ COMMENT ON COLUMN holds.ends_at IS 'when it ends, unless the reporter''s lease e
 COMMENT ON COLUMN holds.names IS 'names of images, such as those of tags, by which its reporter found it: it stays while one of them can''t be resolved; *: any';
 
 CREATE INDEX holds_reporter_id_idx ON holds (reporter_id, digest);
+CREATE INDEX holds_ends_at_idx ON holds (ends_at) WHERE ends_at IS NOT NULL;
 
 CREATE VIEW live_holds AS
 SELECT h.digest, h.used_by, h.since, r.id AS reporter_id, r.name AS reporter, r.namespace_id,
@@ -1456,7 +1457,7 @@ CREATE UNLOGGED TABLE loginfailures (
     expires_at timestamptz NOT NULL
 );
 COMMENT ON TABLE loginfailures IS 'recent failed log-ins by account and by address, and where each account has logged in lately';
-COMMENT ON COLUMN loginfailures.subject IS 'a (account), d (address) or p (an account at an address where it has logged in), and 16 bytes of a hash';
+COMMENT ON COLUMN loginfailures.subject IS 'a (account), d (address) or p (an account at an address where it has logged in), for p 8 bytes of a hash that say whose it is, and 16 bytes of a hash';
 COMMENT ON COLUMN loginfailures.failures IS 'failed log-ins and those in progress, as of updated_at; the number decays with time';
 COMMENT ON COLUMN loginfailures.expires_at IS 'when the row says no more than a missing row, and may be deleted';
 

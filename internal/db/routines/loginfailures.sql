@@ -62,15 +62,18 @@ $$;
 -- purser_return_login takes back what purser_reserve_login has counted for a log-in: 1 from each
 -- row of `reserved`, with the same rates. After a log-in that has succeeded, `pair` is the
 -- account together with the address; the function notes for the time `trust` that the account
--- has logged in there. A table with more than a million rows gets no new pairs: an account that
--- logged in from millions of addresses could otherwise fill the disk. It locks the rows in the
--- order account, address, pair.
+-- has logged in there. The first 9 bytes of a pair say whose it is. Somebody who logs in from
+-- millions of addresses could fill the disk otherwise, so who has a thousand pairs loses the one
+-- that expires first for each new one, and a table with more than a million rows gets no further pairs.
+-- It locks the rows in the order account, address, pair, and waits for no second pair.
 CREATE OR REPLACE FUNCTION purser_return_login (reserved bytea[], rates double precision[], pair bytea, trust interval)
     RETURNS void
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
     t timestamptz;
+    owner bytea := substring(pair FROM 1 FOR 9);
+    beyond bytea := owner || decode(repeat('ff', 17), 'hex'); -- after all pairs of this owner
 BEGIN
     FOR i IN 1..cardinality(reserved) LOOP
         PERFORM FROM loginfailures f WHERE f.subject = reserved[i] FOR UPDATE;
@@ -81,9 +84,18 @@ BEGIN
     END LOOP;
     t := clock_timestamp();
     UPDATE loginfailures f SET expires_at = GREATEST(f.expires_at, t + trust) WHERE f.subject = pair;
-    IF NOT FOUND AND pair IS NOT NULL AND (SELECT c.reltuples FROM pg_catalog.pg_class c WHERE c.oid = 'loginfailures'::regclass) < 1000000 THEN
-        INSERT INTO loginfailures AS f (subject, failures, updated_at, expires_at) VALUES (pair, 0, t, t + trust)
-        ON CONFLICT (subject) DO UPDATE SET expires_at = GREATEST(f.expires_at, excluded.expires_at);
+    IF FOUND OR pair IS NULL THEN
+        RETURN;
     END IF;
+    IF (SELECT count(*) FROM (SELECT FROM loginfailures f WHERE f.subject > owner AND f.subject < beyond LIMIT 1000) counted) = 1000 THEN
+        -- The sum keeps the planner from the index on expires_at, which has the pairs of all owners.
+        DELETE FROM loginfailures WHERE subject = (
+            SELECT f.subject FROM loginfailures f WHERE f.subject > owner AND f.subject < beyond
+            ORDER BY f.expires_at + interval '0' LIMIT 1 FOR UPDATE SKIP LOCKED);
+    ELSIF (SELECT c.reltuples FROM pg_catalog.pg_class c WHERE c.oid = 'loginfailures'::regclass) >= 1000000 THEN
+        RETURN;
+    END IF;
+    INSERT INTO loginfailures AS f (subject, failures, updated_at, expires_at) VALUES (pair, 0, t, t + trust)
+    ON CONFLICT (subject) DO UPDATE SET expires_at = GREATEST(f.expires_at, excluded.expires_at);
 END;
 $$;

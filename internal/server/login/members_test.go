@@ -3,6 +3,7 @@ package login_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/auth"
@@ -52,6 +53,47 @@ func TestMembersByGroupsAreRecorded(t *testing.T) {
 		if added, ended := read("org_add_team_member"), read("org_remove_team_member"); added != step.added || ended != step.ended {
 			t.Errorf("log-in %d: begun %s, ended %s; want %s, %s", n, added, ended, step.added, step.ended)
 		}
+	}
+}
+
+// TestTeamsOfOneGroup: a log-in locks all teams that have a group of the person. So only some teams of a
+// namespace may have the same group, however its name is spelled, and other namespaces have their own.
+func TestTeamsOfOneGroup(t *testing.T) {
+	t.Parallel()
+	r := closed(t, nil)
+	root := r.With(servertest.As("root"))
+	root.Put(t, "other/app", "v1", root.Simple(t, "other/app", 2, nil))
+	set := func(namespace string, n int, group string) error {
+		t.Helper()
+		team := fmt.Sprintf("team%d", n)
+		if _, err := r.Auth.PutTeam(t.Context(), namespace, team, auth.Reader, nil); err != nil {
+			t.Fatal(err)
+		}
+		return r.Auth.SetTeamGroups(t.Context(), namespace, team, []auth.TeamGroup{{Source: auth.SourceLDAP, Name: group}, {Source: auth.SourceOIDC, Name: fmt.Sprint(n)}})
+	}
+	for n := range 20 {
+		if err := set("acme", n, []string{"all", "ALL"}[n%2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := set("acme", 19, "all"); err != nil {
+		t.Errorf("setting the same group again: %v", err)
+	}
+	err := set("acme", 20, "All")
+	if err == nil || !strings.Contains(err.Error(), "20 teams of namespace acme have the group all already") {
+		t.Errorf("the 21st team has the group: %v", err)
+	}
+	if groups, err := r.Auth.TeamGroups(t.Context(), "acme", "team20"); err != nil || len(groups) != 0 {
+		t.Errorf("the refused team has %v, %v", groups, err)
+	}
+	if err := set("other", 0, "all"); err != nil {
+		t.Errorf("a team of another namespace: %v", err)
+	}
+	if err := r.Auth.DeleteTeam(t.Context(), "acme", "team3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := set("acme", 20, "all"); err != nil {
+		t.Errorf("after the deletion of a team: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package login_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -163,8 +164,12 @@ func TestNameOfADeletedAccount(t *testing.T) {
 			t.Fatal(err)
 		}
 		made := person(t, r[0], name, false)
-		_, fresh, err := r[0].Auth.CreateToken(t.Context(), &auth.Principal{ID: made.ID, Name: name}, "laptop", auth.Limits{}, nil)
+		laptop, fresh, err := r[0].Auth.CreateToken(t.Context(), &auth.Principal{ID: made.ID, Name: name}, "laptop", auth.Limits{}, nil)
 		if err != nil {
+			t.Fatal(err)
+		}
+		email := "new@example.org"
+		if err := r[0].Auth.ChangeAccount(t.Context(), name, auth.AccountChange{Email: &email}); err != nil {
 			t.Fatal(err)
 		}
 		p, err := r[1].Auth.Login(t.Context(), name, known, "192.0.2.1")
@@ -178,6 +183,15 @@ func TestNameOfADeletedAccount(t *testing.T) {
 			request := httptest.NewRequest("POST", "http://localhost/auth/login", nil)
 			if err := r[1].Auth.OpenSession(httptest.NewRecorder(), request, p.Name, "password", p.Proof()); oci.CodeOf(err) != oci.Unauthorized {
 				t.Errorf("%s: a session of the other's account: %v", knows, err)
+			}
+		}
+		for _, path := range []string{"/api/v1/user", "/api/v1/user/apptoken", "/api/v1/user/apptoken/" + laptop.ID.String()} {
+			if known == "secret" {
+				break // it is the other person's password too
+			}
+			a := r[1].Do(t, "GET", path, "", servertest.Basic(name, known)...)
+			if bytes.Contains(a.Content, []byte("new@example.org")) || bytes.Contains(a.Content, []byte(laptop.ID.String())) && a.StatusCode == 200 {
+				t.Errorf("%s: GET %s shows the other's account: %s", knows, path, a.Content)
 			}
 		}
 		if p, err := r[1].Auth.Login(t.Context(), name, fresh, "192.0.2.1"); err != nil || p.ID != made.ID {

@@ -63,7 +63,7 @@ func (a *API) listTokens(ctx context.Context, in *api.TokenQuery) (*api.TokenLis
 	if err != nil {
 		return nil, err
 	}
-	query := auth.TokenQuery{Account: p.Name, Kinds: ownTokens}
+	query := auth.TokenQuery{Account: p.Name, ID: p.ID, Kinds: ownTokens}
 	if in.Expiring {
 		query.Before = time.Now().Add(soon)
 	}
@@ -115,8 +115,8 @@ func (a *API) token(ctx context.Context, text string) (c auth.Credential, err er
 			return c, err
 		}
 	}
-	if err != nil {
-		err = server.Refusal(http.StatusNotFound, "your account has no token %s", text)
+	if err != nil || c.Account != p.ID { // another account may have the name by now
+		c, err = auth.Credential{}, server.Refusal(http.StatusNotFound, "your account has no token %s", text)
 	}
 	return c, err
 }

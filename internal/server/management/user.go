@@ -5,6 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -26,6 +27,9 @@ func (a *API) user(ctx context.Context, page *api.Paging) (*api.QuayUser, error)
 		return out, a.server.Authorize(ctx, auth.LoggedIn, auth.Registry)
 	}
 	account, err := a.opt.Accounts.Account(ctx, p.Name)
+	if err == nil && account.ID != p.ID {
+		err = oci.Errorf(oci.Unauthorized, "the log-in of %s has ended: log in again", p.Name)
+	}
 	if err != nil {
 		return out, err
 	}
