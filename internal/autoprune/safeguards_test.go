@@ -100,9 +100,9 @@ func TestWindowClosesDuringRun(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	r.exec(`CREATE SCHEMA fake`)
-	r.exec(`CREATE TABLE fake.clock AS SELECT '0'::interval AS ahead`)
+	r.exec(`CREATE TABLE fake.shift AS SELECT '0'::interval AS ahead`)
 	r.exec(`CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql
-		AS 'SELECT pg_catalog.clock_timestamp() + ahead FROM fake.clock'`)
+		AS 'SELECT pg_catalog.clock_timestamp() + ahead FROM fake.shift'`)
 	r.dsn += "&search_path=fake,public,pg_catalog"
 	_, pruner := r.replica()
 	web := r.repository("app/web")
@@ -110,7 +110,7 @@ func TestWindowClosesDuringRun(t *testing.T) {
 	now := time.Now().UTC()
 	r.policy(autoprune.Target{Namespace: "app"}, fmt.Sprintf(`{"method": "creation_date", "olderThan": "1h", "windows": [{"from": %q, "to": %q}]}`,
 		now.Add(-2*time.Hour).Format("15:04"), now.Add(2*time.Hour).Format("15:04")))
-	r.exec("UPDATE fake.clock SET ahead = '3h'")
+	r.exec("UPDATE fake.shift SET ahead = '3h'")
 	for range 3 {
 		_, err := pruner.Work(t.Context())
 		r.must(err)
@@ -121,7 +121,7 @@ func TestWindowClosesDuringRun(t *testing.T) {
 	if value[int](r, "SELECT count(*) FROM autopruneruns WHERE state = 'running'") != 1 {
 		t.Error("no run was begun")
 	}
-	r.exec("UPDATE fake.clock SET ahead = '0'")
+	r.exec("UPDATE fake.shift SET ahead = '0'")
 	r.exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
 	_, err := pruner.Work(t.Context())
 	r.must(err)

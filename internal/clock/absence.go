@@ -8,8 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// longestPause is how long nobody may have looked while the registry ran: it looks more often.
+// longestPause is how long nobody may have looked while the registry ran: it looks more often. Package hold
+// has it too.
 const longestPause = time.Minute
+
+// postponeTimeout bounds the time in which an absence is left out of account, which is that of the
+// rows that it postpones. Until then nothing is deleted.
+const postponeTimeout = time.Minute
 
 // skipAbsence leaves a time out of account in which nobody could reach the registry, if nobody has
 // trusted the clock for so long that no process ran, or that the clock was set. The first process that
@@ -18,6 +23,8 @@ func (g *Guard) skipAbsence(ctx context.Context, r row) (absent bool, err error)
 	if r.trusted == nil || r.now.Sub(*r.trusted) <= longestPause {
 		return false, nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
+	defer cancel()
 	err = g.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
 		t, err := tx.Exec(ctx, "UPDATE clock SET trusted_at = $2 WHERE trusted_at = $1 AND doubt IS NULL", r.trusted, r.now)
 		if err != nil || t.RowsAffected() == 0 {
@@ -31,12 +38,14 @@ func (g *Guard) skipAbsence(ctx context.Context, r row) (absent bool, err error)
 	return true, nil
 }
 
-// postpone adds an absence to leases of reporters and to dates of the trash that weren't over when it
-// began: their people could do nothing meanwhile. Afterwards a lease is as long as it was then.
+// postpone adds an absence to leases of reporters, to the ends of what they have left out, and to dates of
+// the trash, if they weren't over when it began: their people could do nothing meanwhile. Afterwards a
+// lease is as long as it was then.
 func postpone(ctx context.Context, tx pgx.Tx, since, until time.Time) error {
 	away := until.Sub(since)
 	for _, sql := range []string{
 		"UPDATE holdreporters SET expires_at = expires_at + $2 WHERE expires_at > $1",
+		"UPDATE holds SET ends_at = ends_at + $2 WHERE ends_at > $1",
 		"UPDATE repositories SET purge_after = purge_after + $2 WHERE deleted_at IS NOT NULL AND purge_after > $1",
 		"UPDATE top_level_namespaces SET purge_after = purge_after + $2 WHERE deleted_at IS NOT NULL AND purge_after > $1",
 	} {

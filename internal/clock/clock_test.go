@@ -270,6 +270,7 @@ func ends(t *testing.T, d *db.DB) (hours string) {
 		SELECT string_agg(name || ' ' || round(extract(epoch FROM at - now()) / 3600), ', ' ORDER BY name)
 		FROM (
 			SELECT name, expires_at AS at FROM holdreporters
+			UNION ALL SELECT 'held by ' || r.name, h.ends_at FROM holds h JOIN holdreporters r ON r.id = h.reporter_id
 			UNION ALL SELECT deleted_path, purge_after FROM repositories WHERE deleted_at IS NOT NULL
 			UNION ALL SELECT deleted_name, purge_after FROM top_level_namespaces WHERE deleted_at IS NOT NULL) e`).Scan(&hours)
 	if err != nil {
@@ -288,6 +289,9 @@ func TestAbsence(t *testing.T) {
 			INSERT INTO holdreporters (name, lease, expires_at)
 			SELECT n, '1 day', now() - $1::interval + h * interval '1 hour' FROM (VALUES ('over', -1), ('runs', 20)) v (n, h)`, away)
 		exec(t, d, `
+			INSERT INTO holds (digest, reporter_id, ends_at)
+			SELECT decode(name, 'escape'), id, now() - $1::interval + CASE name WHEN 'over' THEN -2 ELSE 5 END * interval '1 hour' FROM holdreporters`, away)
+		exec(t, d, `
 			INSERT INTO top_level_namespaces (name, deleted_name, deleted_at, purge_after)
 			SELECT '#' || n, n, now() - $1::interval - interval '2 days', now() - $1::interval + h * interval '1 hour'
 			FROM (VALUES ('purged', -1), ('trashed', 10)) v (n, h)`, away)
@@ -297,7 +301,7 @@ func TestAbsence(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
 		t.Parallel()
 		d, p := prepare(t, 36*time.Hour)
-		if have := ends(t, d); have != "over -37, purged -37, runs -16, trashed -26" {
+		if have := ends(t, d); have != "held by over -38, held by runs -31, over -37, purged -37, runs -16, trashed -26" {
 			t.Fatalf("before anybody looks: %s", have)
 		}
 		var wg sync.WaitGroup
@@ -305,7 +309,7 @@ func TestAbsence(t *testing.T) {
 			wg.Go(func() { open(t, d, p, "a").want(t, "") })
 		}
 		wg.Wait()
-		want := "over -37, purged -37, runs 20, trashed 10"
+		want := "held by over -38, held by runs 5, over -37, purged -37, runs 20, trashed 10"
 		if have := ends(t, d); have != want {
 			t.Errorf("after 36 hours without the registry: %s, want %s", have, want)
 		}
@@ -324,7 +328,7 @@ func TestAbsence(t *testing.T) {
 		exec(t, d, "UPDATE clock SET seen_at = seen_at - interval '30 hours', trusted_at = trusted_at - interval '30 hours'")
 		exec(t, d, "UPDATE holdreporters SET expires_at = expires_at - interval '30 hours'")
 		g.want(t, "") // a look that isn't one of Run, and not the first
-		if have := ends(t, d); have != "over -31, purged 29, runs 20, trashed 40" {
+		if have := ends(t, d); have != "held by over 28, held by runs 35, over -31, purged 29, runs 20, trashed 40" {
 			t.Errorf("%s", have)
 		}
 	})
@@ -339,7 +343,7 @@ func TestAbsence(t *testing.T) {
 		}
 		confirm(t, d, "longest_absence")
 		g.want(t, "")
-		if have := ends(t, d); have != "over -1441, purged -1441, runs 20, trashed 10" {
+		if have := ends(t, d); have != "held by over -1442, held by runs 5, over -1441, purged -1441, runs 20, trashed 10" {
 			t.Errorf("confirmed: %s", have)
 		}
 	})

@@ -121,6 +121,41 @@ func TestEndingHolds(t *testing.T) {
 	}
 }
 
+// TestEndingWhileNobodyTrustsTheClock: by a clock that is ahead and in doubt, or that nobody has looked at
+// since the registry was stopped, leases look over. A report ends nothing by it, and what it leaves out is
+// held for the rest of the lease when the clock is right again.
+func TestEndingWhileNobodyTrustsTheClock(t *testing.T) {
+	t.Parallel()
+	for name, clock := range map[string]string{
+		"in doubt":     "INSERT INTO clock (seen_at, boot, up, doubt, trusted_at) VALUES (now(), '', 0, 'it was set', now())",
+		"after a stop": "INSERT INTO clock (seen_at, boot, up, trusted_at) VALUES (now() - interval '2 h', '', 0, now() - interval '2 h')",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			robot := b.account(t, "robot")
+			b.report(t, acme, hold.Report{Full: true, Items: items(0, 4, ""), Lease: time.Hour, By: robot})
+			b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, ""), By: robot}) // 3 is left out
+			b.exec(t, clock)
+			b.exec(t, "UPDATE holdreporters SET expires_at = expires_at - interval '2 h'") // the clock is two hours ahead
+			b.exec(t, "UPDATE holds SET ends_at = ends_at - interval '2 h'")
+			b.refused(t, acme, hold.Report{Full: true, By: robot}, oci.Unsupported) // an empty list
+			if got := b.report(t, acme, hold.Report{Full: true, Items: items(0, 2, ""), By: robot}); got.Ending != 2 || got.Digests != 2 || got.Removed != 0 {
+				t.Errorf("%+v", got)
+			}
+			b.exec(t, "UPDATE holds SET ends_at = ends_at + interval '2 h'")
+			if held := b.held(t, 4); fmt.Sprint(held) != "[0 1 2 3]" {
+				t.Errorf("with a right clock, %v are held", held)
+			}
+			b.exec(t, "UPDATE clock SET doubt = NULL, trusted_at = now()")
+			b.exec(t, "UPDATE holds SET ends_at = ends_at - interval '2 h'")
+			if got := b.report(t, acme, hold.Report{Full: true, Items: items(0, 2, ""), By: robot}); got.Ending != 0 || b.number(t, "SELECT count(*) FROM holds") != 2 {
+				t.Errorf("with a clock that is trusted: %+v", got)
+			}
+		})
+	}
+}
+
 // TestEmptyList: an empty list of a reporter that holds something is refused unless the report
 // allows it. One that holds nothing may always be empty.
 func TestEmptyList(t *testing.T) {

@@ -92,15 +92,16 @@ func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error)
 	if err != nil {
 		return Reported{}, err
 	}
+	r.Items = items
+	// A report that waits for memory must take no place, since others wait for those.
+	if err := h.reserve(ctx, p, r); err != nil {
+		return Reported{}, err
+	}
 	ended, err := h.reports.Wait(ctx, sharers(p, r.By)...)
 	if err != nil {
 		return Reported{}, err
 	}
 	defer ended()
-	r.Items = items
-	if err := h.reserve(ctx, p, r); err != nil {
-		return Reported{}, err
-	}
 	var out Reported
 	var namespace *int64
 	var all []Item
@@ -197,6 +198,7 @@ type reporting struct {
 	revision  int64
 	expires   time.Time // when the holds end without this report
 	now       time.Time // by the database's clock
+	untrusted bool      // nobody trusts that clock now, so nothing has ended by it
 	all       []Item    // what the reporter lists after the report, without the names that stay as they are
 	out       Reported
 }

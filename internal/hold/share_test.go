@@ -2,11 +2,15 @@ package hold_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/limit"
 )
 
 // TestStormOfReports: reports to the namespace acme don't end, since its row is locked. Neither many
@@ -58,4 +62,62 @@ func TestStormOfReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestReportsWithoutMemory: the reports of two accounts, as many as are handled at once, wait for memory.
+// A third account, which gets its memory, reports meanwhile.
+func TestReportsWithoutMemory(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	metrics := prometheus.NewRegistry()
+	budget := limit.NewBudget(limit.BudgetOptions{Total: 1 << 20, Wait: 2 * time.Minute, Metrics: limit.NewMetrics(metrics)})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	places := []hold.Place{{Namespace: "acme", Reporter: "prod"}, {Namespace: "other", Reporter: "prod"}, {Reporter: "prod"}}
+	robots, leases := make([]hold.By, len(places)), make([]*limit.Lease, len(places))
+	for i, place := range places {
+		robots[i] = b.account(t, fmt.Sprint("robot-", i))
+		leases[i] = budget.Lease(robots[i].Name)
+		b.report(t, place, hold.Report{Full: true, Items: items(0, 10, ""), By: robots[i]}) // which the next report reads
+	}
+	report := func(i int) error {
+		_, err := b.Report(limit.WithLease(ctx, leases[i]), places[i], hold.Report{Full: true, Items: items(0, 11, ""), By: robots[i]})
+		return err
+	}
+	done := make(chan error, 2)
+	for i, share := range []int64{1 << 19, 1 << 18} { // half of the memory, and half of what is left
+		if _, err := leases[i].Take(ctx, share); err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- report(i) }()
+	}
+	for began := time.Now(); waitingForMemory(t, metrics) < 2; {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the reports don't wait for memory")
+		}
+	}
+	if err := report(2); err != nil || len(done) > 0 {
+		t.Errorf("the third report: %v; %d of those without memory had ended", err, len(done))
+	}
+	cancel()
+	for range 2 {
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("a report that nobody waits for any more: %v", err)
+		}
+	}
+}
+
+// waitingForMemory returns how many requests wait for memory of a budget.
+func waitingForMemory(t *testing.T, from prometheus.Gatherer) (n int) {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "purser_body_memory_waiting" {
+			n = int(f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	return n
 }

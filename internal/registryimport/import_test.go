@@ -87,6 +87,38 @@ func TestImportOfTheFuture(t *testing.T) {
 	}
 }
 
+// TestImportOfTheFutureMoved: the other registry's clock is ahead, and somebody moves a tag there after it was
+// imported. An import can't tell which push was later, so it names the tag and changes nothing. The look
+// before the end of the imports counts it.
+func TestImportOfTheFutureMoved(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	old := o.manifest("acme/app", o.image("one", nil), time.Now().AddDate(1, 0, 0), "latest", "one")
+	o.run(b, nil)
+	moved := o.manifest("acme/app", o.image("two", nil), time.Now().AddDate(1, 0, 1), "latest")
+	for _, dry := range []bool{false, true, false} {
+		var differs []string
+		r, skipped := o.run(b, func(o *registryimport.Options) {
+			o.DryRun = dry
+			o.Differs = func(repository, tag string, _ time.Time) { differs = append(differs, repository+":"+tag) }
+		})
+		if r.Tags != 0 || r.Newer != 0 || r.UpToDate != 1 || len(skipped) != 1 || !strings.Contains(skipped[0], "acme/app:latest: ") || !strings.Contains(skipped[0], "is in the future") {
+			t.Errorf("dry %v: %+v, skipped %q", dry, r, skipped)
+		}
+		if fmt.Sprint(differs) != "[acme/app:latest]" {
+			t.Errorf("dry %v: %q differ", dry, differs)
+		}
+		if have := tagsOf(t, b, "acme/app")["latest"]; have != old {
+			t.Errorf("dry %v: the tag points to %s", dry, have)
+		}
+	}
+	o.put(o.tagLink("acme/app", "latest"), moved.String(), time.Now().Add(-time.Millisecond)) // its clock is right now
+	b.Exec(t, "UPDATE tags SET created_at = created_at - interval '1 h', updated_at = updated_at - interval '1 h'")
+	if r, skipped := o.run(b, nil); r.Tags != 1 || len(skipped) > 0 || tagsOf(t, b, "acme/app")["latest"] != moved {
+		t.Errorf("with a right clock: %+v, skipped %q", r, skipped)
+	}
+}
+
 // imageInPurser pushes an image's blobs to Purser, and returns its payload.
 func (o *other) imageInPurser(b catalogtest.Bundle, repository, name string) []byte {
 	return image(o.t, func(content string) oci.Digest { return b.Push(o.t, repository, content) }, name, nil)
