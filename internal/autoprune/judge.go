@@ -55,6 +55,11 @@ func (p *Pruner) Judge(ctx context.Context, t Target, c Change) ([]policy.Warnin
 			j.policy = nil
 		}
 	}
+	if c.Defaults != nil {
+		if l, err := p.load(ctx, o.namespace); err != nil || j.changed(l) == nil {
+			return nil, err
+		}
+	}
 	wait, cancel := context.WithDeadline(ctx, j.until)
 	defer cancel()
 	select {

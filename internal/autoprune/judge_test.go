@@ -230,6 +230,63 @@ func TestJudgeUncoversWithoutEffect(t *testing.T) {
 	}
 }
 
+// TestRefusingDefaultsIsQuick: a namespace without policies of its own refuses the registry's defaults. Nothing
+// deletes there then, so nobody is asked, though there is no time to look at its tags.
+func TestRefusingDefaultsIsQuick(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.JudgeWithin = time.Nanosecond })
+	r.tag(r.repository("app/web"), "old", "m", 10*24*time.Hour)
+	r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "5d"}`)
+	app := autoprune.Target{Namespace: "app"}
+	for _, own := range []bool{false, true} {
+		if own {
+			r.policy(app, `{"method": "creation_date", "olderThan": "90d"}`)
+		}
+		off := false
+		found, err := r.pruner.Judge(t.Context(), app, autoprune.Change{Defaults: &off})
+		if err != nil || (len(found) > 0) != own {
+			t.Errorf("with policies of its own: %v, and the namespace is asked %+v (%v)", own, found, err)
+		}
+	}
+}
+
+// TestLastPolicyWaitsAsDefaults: when a namespace's only policy is deleted, the registry's defaults begin to
+// apply there. They wait for their own grace period, whatever that of the deleted policy was.
+func TestLastPolicyWaitsAsDefaults(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"off":                    `{"method": "creation_date", "olderThan": "90d", "mode": "off"}`,
+		"without a grace period": `{"method": "creation_date", "olderThan": "90d", "grace": "0s"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			web := r.repository("app/web")
+			r.tag(web, "old", "m", 10*24*time.Hour)
+			app := autoprune.Target{Namespace: "app"}
+			r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "5d", "grace": "7d"}`)
+			r.exec("UPDATE defaultautoprunepolicy SET active_from = NULL") // it is a week old
+			own, other := r.policy(app, text), r.policy(app, `{"method": "creation_date", "olderThan": "95d"}`)
+			r.exec("DELETE FROM autopruneuncovered") // the defaults have stopped to apply
+			r.must(r.pruner.Delete(t.Context(), app, other))
+			const waiting = "SELECT count(*) FROM autopruneuncovered WHERE namespace_id <> 0 AND until > now() + interval '6 days'"
+			if n := value[int](r, waiting); n != 0 {
+				t.Error("policies wait as the defaults do, which don't apply")
+			}
+			r.must(r.pruner.Delete(t.Context(), app, own))
+			if n := value[int](r, waiting); n != 1 {
+				t.Errorf("%d places wait for the grace period of the defaults", n)
+			}
+			for range 2 { // the first run may only announce
+				r.run()
+			}
+			if got := r.tags(web); len(got) != 1 {
+				t.Error("the tag went at once")
+			}
+		})
+	}
+}
+
 // TestJudgeUncoversUnreadable: a policy that this version can't read makes the others rest, since it may
 // keep tags. What they would delete once it is deleted, or saved over, must be told, and stay for the
 // grace period.

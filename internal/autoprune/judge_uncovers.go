@@ -55,7 +55,9 @@ func (j *judging) changed(l *policies) *coverage {
 			return nil
 		}
 		after := *l
-		after.off = !*on
+		if after.off = !*on; after.none() { // an emergency stop waits for nothing
+			return nil
+		}
 		return &coverage{before: l, after: &after}
 	}
 	if j.old == nil || !j.old.uncovers(j.change.Policy) || j.old.inert() && !l.last(j.old.ID) {

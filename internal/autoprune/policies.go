@@ -414,6 +414,9 @@ func (p *Pruner) DeleteConfirmed(ctx context.Context, t Target, id string, c Con
 		if err == nil && stored != nil {
 			err = p.uncover(ctx, tx, o, *stored, nil)
 		}
+		if err == nil {
+			err = p.uncoverByLast(ctx, tx, o)
+		}
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package autoprune
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -121,11 +122,32 @@ func (p *Pruner) uncoverByDefaults(ctx context.Context, tx pgx.Tx, namespace int
 	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = $1)", namespace).Scan(&own); err != nil {
 		return err
 	}
-	for _, s := range list {
-		if s.Problem == "" && (s.Setting || !own) {
-			if err := wait(ctx, tx, owner{namespace: namespace}, p.grace(s.Policy)); err != nil {
-				return err
-			}
+	return p.waitAs(ctx, tx, namespace, slices.DeleteFunc(list, func(s Saved) bool { return own && !s.Setting }))
+}
+
+// uncoverByLast is uncoverByDefaults for a namespace whose only policy is about to be deleted, after which
+// the registry's defaults apply there.
+func (p *Pruner) uncoverByLast(ctx context.Context, tx pgx.Tx, o owner) error {
+	alone, err := keepsDefaultsAway(ctx, tx, o)
+	if err != nil || !alone {
+		return err
+	}
+	list, err := listPolicies(ctx, tx, policy.DefaultScope, owner{})
+	if err != nil {
+		return err
+	}
+	return p.waitAs(ctx, tx, o.namespace, slices.DeleteFunc(list, func(s Saved) bool { return s.Setting }))
+}
+
+// waitAs lets the policies of a namespace wait for the longest grace period of the registry's defaults
+// that begin to apply there.
+func (p *Pruner) waitAs(ctx context.Context, tx pgx.Tx, namespace int64, defaults []Saved) error {
+	for _, s := range defaults {
+		if s.Problem != "" {
+			continue
+		}
+		if err := wait(ctx, tx, owner{namespace: namespace}, p.grace(s.Policy)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -104,6 +104,7 @@ func TestTagPatternGlob(t *testing.T) {
 		"^(pr|mr)-*": "^(pr|mr)-", "^pr-*|^mr-*": "^pr-.*|^mr-", "pr-*|mr-*$": "pr-.*|mr-", "^(pr-*|mr-*)$": "^(pr-.*|mr-.*)$", "^(?:pr-*)$": "^pr-", "^main$|^pr-*": "^main$|^pr-",
 		"^(pr|mr)-[0-9]*": "", "^(pr|mr)-.*": "", "(a|b)*c": "", "^pr-*[0-9]+$": "^pr-.*[0-9]+$", "^(v|r)1.2-*": "^([rv])1.2-", `^v1\.*`: `^v1\.`, `^v\d*`: "", "^pr-*.*": "^pr-.*",
 		"^(?:ab)+-*": "^(?:ab)+-", "^(a?|b{2,3}|c{4,}|d+?)-*": "^(a?|b{2,3}|c{4,}|d+?)-", "(?i)^pr-*": "^(?i:PR)(?i:-)", `^\bpr_*x`: `^\bpr_.*x`, "(?:ab)*-*": "(?:ab)*-", "^(?:pr|m)-*x": "^(?:pr|m)-.*x", "^(?:pr){2}-*": "^(?:pr){2,2}-", "^pr-{0,}": "",
+		"^build-0*[1-9][0-9]*$": "", "^(v|r)0*[0-9]$": "", "^build-0*$": "^build-0", "v0*1": "^v0.*1$",
 	} {
 		p, err := oci.ParseTagPattern(pattern)
 		if err != nil {
@@ -122,7 +123,7 @@ func TestTagPatternGlob(t *testing.T) {
 // meant doesn't find it, but finds all that the author means.
 func TestTagPatternGlobFinds(t *testing.T) {
 	t.Parallel()
-	for _, pattern := range []string{"^pr-*", "^(pr|mr)-*", "^pr-*|^mr-*", "^(pr-*|mr-*)$", "(pr|mr)-*", "^(?i)(pr|mr)-*", "^(?:pr|mr)-*[a-z0-9]*$"} {
+	for _, pattern := range []string{"^pr-*", "^(pr|mr)-*", "^pr-*|^mr-*", "^(pr-*|mr-*)$", "(pr|mr)-*", "^(?i)(pr|mr)-*", "^(?:pr|mr)-*[a-z0-9]*$", "^(pr|mr)[-_]*", "^pr[-_.]*", "pr[-_]*$"} {
 		p, err := oci.ParseTagPattern(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -78,7 +78,7 @@ func (p TagPattern) Whole() TagPattern {
 }
 
 // Glob returns the pattern that its author has meant if p is a pattern of a shell's, in which a star
-// stands for any text, as in pr-* or ^(pr|mr)-*. In a regular expression the star repeats the character
+// stands for any text, as in pr-*, ^(pr|mr)-* or ^pr[-_]*. In a regular expression the star repeats the character
 // before it, so that pr-* is found in prod. A pattern that has nothing that a shell's pattern lacks
 // matches whole names; the anchors of others stay as they are. ok is false if no star repeats a
 // single character.
@@ -131,9 +131,36 @@ func withoutAnchors(re *syntax.Regexp) (parts []*syntax.Regexp, plain bool) {
 	return parts, true
 }
 
-// repeatsOne returns whether an expression is a star after a single character.
+// repeatsOne returns whether an expression is a star after a single character, or after one of several
+// separators such as [-_].
 func repeatsOne(re *syntax.Regexp) bool {
-	return re.Op == syntax.OpStar && re.Sub[0].Op == syntax.OpLiteral && len(re.Sub[0].Rune) == 1
+	if re.Op != syntax.OpStar {
+		return false
+	}
+	sub := re.Sub[0]
+	return sub.Op == syntax.OpLiteral && len(sub.Rune) == 1 || separators(sub)
+}
+
+// separators returns whether an expression is a class of nothing but the characters that separate words
+// in tags.
+func separators(re *syntax.Regexp) bool {
+	if re.Op != syntax.OpCharClass || len(re.Rune) == 0 {
+		return false
+	}
+	for i := 0; i < len(re.Rune); i += 2 {
+		for c := re.Rune[i]; c <= re.Rune[i+1]; c++ {
+			if !strings.ContainsRune("-_.", c) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// pads returns whether a star repeats a digit before an expression that matches any digits, as in
+// 0*[1-9]: nobody writes that in a shell.
+func pads(re, next *syntax.Regexp) bool {
+	return re.Op == syntax.OpStar && digitAt(re, false) && next.Op != syntax.OpLiteral && digitAt(next, false)
 }
 
 // globWriter writes an expression, with a star after a single character as this character and any text.
@@ -148,10 +175,13 @@ func (g *globWriter) write(re *syntax.Regexp) {
 	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
 		g.repeat(re)
 	case syntax.OpConcat:
-		for _, sub := range re.Sub {
-			if sub.Op == syntax.OpAlternate {
+		for i, sub := range re.Sub {
+			switch {
+			case sub.Op == syntax.OpAlternate:
 				g.group("(?:", sub)
-			} else {
+			case i+1 < len(re.Sub) && pads(sub, re.Sub[i+1]):
+				g.WriteString(sub.String())
+			default:
 				g.write(sub)
 			}
 		}
