@@ -157,6 +157,6 @@ var (
 		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
 			"which pulls were counted. This renumbers the log: pulls that were counted aren't counted again, the others will be. " +
 			"Counts stay. Pulls and uses of the time that the database has lost are unknown, so they count as known from now on only, " +
-			"unless nothing_lost=true. With redis=true: gives up the pulls in a Redis that no longer exists, and leaves the log as it is.",
+			"and no reporter of holds is live until it reports again, unless nothing_lost=true. With redis=true: gives up the pulls in a Redis that no longer exists, and leaves the log as it is.",
 	}
 )

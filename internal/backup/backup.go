@@ -45,7 +45,8 @@
 //
 // A killed backup. The manifest is written last, after all other files were durable and after
 // every object was found in the target once more. A backup without a manifest is never
-// restored. What it has copied serves the next backup.
+// restored. What it has copied serves the next backup. A backup that fails deletes its files, but not
+// the objects that it has copied: on a disk that is full, each attempt would take more of it otherwise.
 //
 // Old backups. Only one backup of a database runs at a time, since it has the lock by which it
 // pauses the sweepers, and a target belongs to one registry. So while Prune deletes objects
@@ -134,7 +135,7 @@ type Options struct {
 	// Blobs says whether objects are copied. Default Reference.
 	Blobs Which
 	// Keep is how many complete backups the target keeps; older ones are deleted when this one
-	// is complete. 0: all.
+	// is complete, and incomplete ones that are older than a day before it begins. 0: all.
 	Keep   int
 	Purser string // the version of this program
 	// Deep reads the copies of objects that the target has, compares them with their digests, and
@@ -212,29 +213,39 @@ func (b *run) run(ctx context.Context) (Result, error) {
 	if err := prepareTarget(ctx, b.Target, b.Identity); err != nil {
 		return Result{}, err
 	}
+	killed := b.removeKilled(ctx)
 	b.m = &Manifest{Format: format, Purser: b.Purser, Began: time.Now().UTC(), Store: b.Identity, Place: b.Place, Schema: db.Newest()}
 	b.m.ID = b.m.Began.Format(idLayout)
-	if err := putBytes(ctx, b.Target, b.m.dir()+"begun", []byte(b.Purser+"\n")); err != nil {
-		return Result{}, err
-	}
-	if err := b.database(ctx, conn); err != nil {
-		return Result{}, err
-	}
-	if err := b.objects(ctx, conn); err != nil {
+	if err := b.write(ctx, conn); err != nil {
+		b.drop(ctx)
 		return Result{}, err
 	}
 	b.m.Finished = time.Now().UTC()
+	// The manifest may be there although an error says that it isn't, so the other files stay then.
 	if err := b.m.write(ctx, b.Target); err != nil {
 		return Result{}, fmt.Errorf("writing the manifest: %w", err)
 	}
 	out := Result{Manifest: b.m}
 	if b.Keep > 0 {
 		b.told.step("deleting old backups")
-		if out.Pruned, err = prune(ctx, b.Target, b.Keep, b.m.ID); err != nil {
+		out.Pruned, err = prune(ctx, b.Target, b.Keep, b.m.ID)
+		out.Pruned.Backups += killed
+		if err != nil {
 			return out, fmt.Errorf("the backup %s is complete, but deleting older ones failed: %w", b.m.ID, err)
 		}
 	}
 	return out, nil
+}
+
+// write writes everything but the manifest.
+func (b *run) write(ctx context.Context, conn *pgx.Conn) error {
+	if err := putBytes(ctx, b.Target, b.m.dir()+"begun", []byte(b.Purser+"\n")); err != nil {
+		return err
+	}
+	if err := b.database(ctx, conn); err != nil {
+		return err
+	}
+	return b.objects(ctx, conn)
 }
 
 // requirePlace verifies that the target is the place that the database knows. NewPlace is refused where

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -16,8 +17,56 @@ type Pruned struct {
 	Waiting bool `json:"waiting"`
 }
 
-// unfinishedAge is the age from which an incomplete backup counts as killed, and is deleted.
-const unfinishedAge = 24 * time.Hour
+const (
+	// unfinishedAge is the age from which an incomplete backup counts as killed, and is deleted.
+	unfinishedAge = 24 * time.Hour
+	// dropWithin is how long deleting the files of a failed backup may take.
+	dropWithin = time.Minute
+)
+
+// killed says whether the backup is incomplete, and so old that no process writes it any more.
+func (e Entry) killed() bool {
+	began, err := time.Parse(idLayout, e.ID)
+	return err == nil && e.Err == nil && !e.complete() && time.Since(began) >= unfinishedAge
+}
+
+// removeKilled deletes the backups that were killed, so that this one has their room. It returns how many
+// it has deleted. If that fails, the backup goes on: its deletion of old ones comes across them again.
+func (b *run) removeKilled(ctx context.Context) (n int) {
+	if b.Keep == 0 {
+		return 0
+	}
+	all, err := list(ctx, b.Target)
+	for _, e := range all {
+		if !e.killed() {
+			continue
+		}
+		if err = remove(ctx, b.Target, e); err != nil {
+			break
+		}
+		n++
+	}
+	if err != nil {
+		b.Log.WarnContext(ctx, "interrupted backups can't be deleted", "error", err)
+	}
+	return n
+}
+
+// drop deletes the files of this backup, which has failed, as far as it can. Objects stay for the next one.
+func (b *run) drop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropWithin)
+	defer cancel()
+	e := Entry{ID: b.m.ID}
+	var err error
+	for f, listErr := range b.Target.Files(ctx, b.m.dir()) {
+		if err = listErr; err == nil {
+			e.files = append(e.files, f.Key)
+		}
+	}
+	if err = errors.Join(err, remove(ctx, b.Target, e)); err != nil {
+		b.Log.WarnContext(ctx, "the files of a failed backup can't be deleted", "backup", b.m.ID, "error", err)
+	}
+}
 
 // prune keeps the `keep` newest complete backups of a target and deletes the others, and the
 // objects that no backup needs. The caller has just written the backup `own`, and still has the
@@ -29,17 +78,13 @@ func prune(ctx context.Context, t Target, keep int, own string) (done Pruned, er
 	}
 	var kept []*Manifest
 	for _, e := range slices.Backward(all) {
-		began, err := time.Parse(idLayout, e.ID)
-		if err != nil {
-			return done, err
-		}
 		switch {
 		case e.Err != nil:
 			// It may be readable by another version, or come back; its objects are unknown.
 			done.Waiting = true
 		case e.complete() && (len(kept) < keep || e.ID == own):
 			kept = append(kept, e.Manifest)
-		case !e.complete() && time.Since(began) < unfinishedAge:
+		case !e.complete() && !e.killed():
 			done.Waiting = true
 		default:
 			if err := remove(ctx, t, e); err != nil {

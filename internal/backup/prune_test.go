@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,46 @@ func TestPrune(t *testing.T) {
 		if v, err := Verify(t.Context(), VerifyOptions{Target: target, Manifest: m, Deep: true}); err != nil || v.Missing != 0 {
 			t.Errorf("backup %s: %+v, %v", m.ID, v, err)
 		}
+	}
+}
+
+// A backup deletes those that were killed more than a day ago before it begins, if it is to delete any: on a
+// disk that they have filled, it couldn't become complete otherwise.
+func TestPruneKilledFirst(t *testing.T) {
+	t.Parallel()
+	r, _, target := backedUp(t)
+	begun := func(ago time.Duration) string {
+		t.Helper()
+		dir := backupsDir + time.Now().UTC().Add(-ago).Format(idLayout) + "/"
+		for _, name := range []string{"begun", "main/tags.000001.gz"} {
+			if err := putBytes(t.Context(), target, dir+name, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	killed, running := begun(25*time.Hour), begun(23*time.Hour)
+	for keep, want := range []int{2, 0} {
+		ctx, cancel := context.WithCancel(t.Context())
+		o := r.options(target)
+		o.Keep, o.paused = keep, cancel
+		if _, err := Run(ctx, o); err == nil {
+			t.Error("a backup that was stopped is complete")
+		}
+		if files := filesOf(t, target, killed); len(files) != want {
+			t.Errorf("with --keep %d the killed backup has %q, want %d files", keep, files, want)
+		}
+		if files := filesOf(t, target, running); len(files) != 2 {
+			t.Errorf("with --keep %d the one that may run has %q", keep, files)
+		}
+	}
+	begun(26 * time.Hour)
+	b := r.backup(target, func(o *Options) { o.Keep = 1 })
+	if b.Pruned.Backups != 2 || !b.Pruned.Waiting {
+		t.Errorf("%+v, want that the killed and the older one are deleted", b.Pruned)
+	}
+	if m := find(t, target, ""); m.ID != b.ID {
+		t.Errorf("the newest is %s, want %s", m.ID, b.ID)
 	}
 }
 

@@ -34,7 +34,8 @@ type StoreRestored struct {
 	There   int64 `json:"there"`   // whose objects the store had
 	Objects int64 `json:"objects"` // that were copied
 	Bytes   int64 `json:"bytes"`   // of those
-	// Missing counts the blobs whose objects neither the store nor the target has.
+	// Missing counts the blobs whose objects neither the store nor the target has, and the lost ones in
+	// whose place the store takes no other object.
 	Missing      int64         `json:"missing"`
 	FirstMissing []MissingBlob `json:"first_missing,omitempty"` // up to 100 of them
 }
@@ -48,7 +49,7 @@ type MissingBlob struct {
 // RestoreStore copies into the store each object that the database names, that the store lacks or has
 // in another size, and that the target has, from whichever backup. It changes nothing in the database.
 // Of bytes that the store has, it reads those of blobs that are marked as lost alone, and copies the
-// object if they are damaged. A server may run. Run again, it goes on.
+// object if they are damaged or can't be read. A server may run. Run again, it goes on.
 //
 // Why nothing wrong is stored: an object is stored only if its bytes have the digest of the database's
 // blob, and an upload has another key. Why nothing is left behind: the session that reads the rows
@@ -136,7 +137,7 @@ func (r *storeRestore) object(ctx context.Context, o named) error {
 		return err
 	}
 	if !whole {
-		if err = r.copy(ctx, o.object); errors.Is(err, errUnusable) {
+		if err = r.copy(ctx, o); errors.Is(err, errUnusable) {
 			return r.missing(ctx, o.object, err)
 		}
 		if err != nil {
@@ -157,25 +158,36 @@ func (r *storeRestore) object(ctx context.Context, o named) error {
 }
 
 // has says whether the store has an object whole. If the blob is marked as lost, its content may have
-// decayed, which the size doesn't show.
+// decayed, which the size doesn't show, and an object that can't be read isn't whole: it may be why the
+// blob is lost. Of other blobs it is an error, since the store may be closed to this process.
 func (r *storeRestore) has(ctx context.Context, o named) (bool, error) {
 	wrong, err := blob.Look(ctx, r.Store, o.key, o.size)
-	if err != nil || wrong != "" || !o.lost {
-		return err == nil && wrong == "", err
+	if err == nil && (wrong != "" || !o.lost) {
+		return wrong == "", nil
 	}
-	from, err := r.Store.Open(ctx, o.key, 0, -1)
 	if err == nil {
-		_, err = io.Copy(io.Discard, newVerifier(o.object, from))
-		err = errors.Join(err, from.Close())
+		err = r.read(ctx, o.object)
 	}
-	if errors.Is(err, errUnusable) || errors.Is(err, blob.ErrNotFound) {
+	if errors.Is(err, errUnusable) || errors.Is(err, blob.ErrNotFound) || o.lost && blob.Unreadable(err) {
+		r.Log.DebugContext(ctx, "the store's object of a lost blob isn't whole", "key", o.key, "error", err)
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// copy copies an object into the store. It returns errUnusable if the target lacks it or has other bytes.
-func (r *storeRestore) copy(ctx context.Context, o object) error {
+// read reads the store's object. It returns errUnusable if the object has other bytes.
+func (r *storeRestore) read(ctx context.Context, o object) error {
+	from, err := r.Store.Open(ctx, o.key, 0, -1)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, newVerifier(o, from))
+	return errors.Join(err, from.Close())
+}
+
+// copy copies an object into the store. It returns errUnusable if the target lacks it or has other bytes,
+// or if the blob is marked as lost and the store can't replace what it has of it.
+func (r *storeRestore) copy(ctx context.Context, o named) error {
 	from, err := r.Target.Open(ctx, o.file())
 	if errors.Is(err, blob.ErrNotFound) {
 		return errUnusable
@@ -184,7 +196,11 @@ func (r *storeRestore) copy(ctx context.Context, o object) error {
 		return err
 	}
 	defer from.Close()
-	return r.to.Put(ctx, o.key, o.size, newVerifier(o, from))
+	err = r.to.Put(ctx, o.key, o.size, newVerifier(o.object, from))
+	if o.lost && blob.Unreadable(err) {
+		return fmt.Errorf("%w, and the store can't replace it: %w", errUnusable, err)
+	}
+	return err
 }
 
 // missing notes that the target can't give an object either.

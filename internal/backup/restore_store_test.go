@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -82,6 +84,72 @@ func TestRestoreStoreOfDecayed(t *testing.T) {
 		t.Errorf("lost are %v: only a check says that a blob is found", lost)
 	}
 	r.collect(digests[1])
+	wantObjects(t, r.dsn, r.store)
+}
+
+// closedDir is a store some of whose objects may not be looked at, opened or replaced.
+type closedDir struct {
+	*blob.Dir
+	stat, open, put []string // their keys
+}
+
+func closed(keys []string, key string) error {
+	if slices.Contains(keys, key) {
+		return &fs.PathError{Op: "open", Path: key, Err: fs.ErrPermission}
+	}
+	return nil
+}
+
+func (c closedDir) Stat(ctx context.Context, key string) (blob.Object, error) {
+	if err := closed(c.stat, key); err != nil {
+		return blob.Object{}, err
+	}
+	return c.Dir.Stat(ctx, key)
+}
+
+func (c closedDir) Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	if err := closed(c.open, key); err != nil {
+		return nil, err
+	}
+	return c.Dir.Open(ctx, key, off, length)
+}
+
+func (c closedDir) Put(ctx context.Context, key string, size int64, r io.Reader) error {
+	if err := closed(c.put, key); err != nil {
+		return err
+	}
+	return c.Dir.Put(ctx, key, size, r)
+}
+
+// Objects of lost blobs can't be read, and one of them can't be replaced either. All others come back. A
+// store that is closed to the process otherwise, and a closed target, end the restore.
+func TestRestoreStoreOfUnreadable(t *testing.T) {
+	t.Parallel()
+	r, digests, target := backedUp(t)
+	r.loses(digests[:3]...)
+	for i := range 2 {
+		if err := r.store.Put(t.Context(), r.key(digests[i]), int64(len(contents[i])), strings.NewReader(contents[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlost := r.key(digests[3])
+	for _, o := range []StoreOptions{
+		{Target: failingTarget{target, fs.ErrPermission}, Store: r.store},
+		{Target: target, Store: closedDir{Dir: r.store, stat: []string{unlost}}},
+	} {
+		o.DB, o.Log = r.DB, quiet
+		if _, err := RestoreStore(t.Context(), o); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("from %T into %T: %v", o.Target, o.Store, err)
+		}
+	}
+	if err := r.store.Delete(t.Context(), []string{r.key(digests[2]), unlost}); err != nil {
+		t.Fatal(err)
+	}
+	stuck := r.key(digests[1])
+	store := closedDir{Dir: r.store, stat: []string{stuck}, open: []string{r.key(digests[0])}, put: []string{stuck}}
+	if got := r.restoreStore(target, store, 0, 3, 1); len(got.FirstMissing) != 1 || got.FirstMissing[0].Digest != digests[1] {
+		t.Errorf("missing: %+v", got.FirstMissing)
+	}
 	wantObjects(t, r.dsn, r.store)
 }
 

@@ -52,20 +52,53 @@ func Standings(ctx context.Context, q db.Querier) ([]Standing, error) {
 	return list, nil
 }
 
+// damagedOnce is the problem of a place in which a reading of all copies has found damage, and whose backups
+// were away since. What the reading has said is lost, and the damage may be there still.
+const damagedOnce = "copies of objects were missing or damaged when all of them were last read"
+
+// noted is a backup that is known to be complete, or what a verification has found of it.
+type noted struct {
+	place   string
+	backup  *Manifest
+	problem string // "": nothing
+	// all says that all copies of objects were read, or made. A problem that a reading of all copies has
+	// found stays otherwise.
+	all      bool
+	deep     bool // a reading of all copies has found the problem
+	verified bool // all that the backup has was read, and is whole
+	own      bool // note it only in the database of the backup's registry
+}
+
+// store notes n unless the database knows a newer backup in the place. A backup of the future, from when
+// the database's clock was wrong, doesn't count as newer. The text of an absence gives way to that of the
+// damage that was known before.
+func (n noted) store(ctx context.Context, q db.Querier) (stored bool, err error) {
+	tag, err := q.Exec(ctx, `
+		INSERT INTO backups AS b (place, backup, snapshot_at, problem, problem_deep, verified_at)
+		SELECT @place, @backup, @snapshot, @problem, @deep::boolean, CASE WHEN @verified::boolean THEN now() END
+		WHERE NOT @own::boolean OR EXISTS (SELECT FROM store_identity WHERE id = @registry::uuid)
+		ON CONFLICT (place) DO UPDATE SET
+			backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
+			verified_at = COALESCE(EXCLUDED.verified_at, b.verified_at),
+			problem = CASE WHEN EXCLUDED.problem <> '' OR @all::boolean OR NOT b.problem_deep THEN EXCLUDED.problem
+				WHEN starts_with(b.problem, @absent::text) THEN @damaged::text ELSE b.problem END,
+			problem_deep = EXCLUDED.problem_deep OR b.problem_deep AND NOT @all::boolean
+		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, db.Args{
+		"place": n.place, "backup": n.backup.ID, "snapshot": n.backup.Snapshot, "problem": n.problem, "deep": n.deep, "verified": n.verified,
+		"own": n.own, "registry": n.backup.Store, "all": n.all, "absent": ErrNotThere.Error(), "damaged": damagedOnce})
+	return err == nil && tag.RowsAffected() > 0, err
+}
+
 // Record notes in the registry's database that there is a complete backup at a place, unless it knows a
-// newer one there. A backup of the future, from when the database's clock was wrong, doesn't count as
-// newer. `deep` says that the backup has read all copies of objects that were there already.
+// newer one there. `deep` says that the backup has read all copies of objects that were there already. One
+// that has copied all objects, as in a new place, needn't have done so.
 func Record(ctx context.Context, q db.Querier, place string, m *Manifest, deep bool) error {
 	problem := ""
 	if n := m.Blobs.Missing; n > 0 {
 		problem = fmt.Sprintf("it lacks %d of %d objects, which the store has lost", n, m.Blobs.Count)
 	}
-	_, err := q.Exec(ctx, `
-		INSERT INTO backups AS b (place, backup, snapshot_at, problem, problem_deep) VALUES ($1, $2, $3, $4::text, $5::boolean AND $4 <> '')
-		ON CONFLICT (place) DO UPDATE SET backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
-			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
-			problem_deep = CASE WHEN EXCLUDED.problem = '' THEN b.problem_deep AND NOT $5 ELSE b.problem_deep OR $5 END
-		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, deep)
+	anew := m.Blobs.Which == Copy && m.Blobs.Copied+m.Blobs.Missing == m.Blobs.Count
+	_, err := noted{place: place, backup: m, problem: problem, deep: deep && problem != "", all: deep || anew}.store(ctx, q)
 	if err == nil {
 		_, err = q.Exec(ctx, "DELETE FROM backups WHERE snapshot_at < $1::timestamptz - interval '1 year'", m.Snapshot)
 	}
@@ -122,9 +155,11 @@ func RequireThere(ctx context.Context, t Target, id string) error {
 // RecordProblem notes in the registry's database that the backup `id`, the newest one that it knows at a
 // place, can't be read or isn't there. It returns ErrNotRecorded if the newest one is another.
 func RecordProblem(ctx context.Context, q db.Querier, place, id string, found error) error {
-	// A problem that a reading of all copies has found stays until somebody reads them again.
-	tag, err := q.Exec(ctx, "UPDATE backups SET problem = CASE WHEN problem_deep THEN problem ELSE $3 END WHERE place = $1 AND backup = $2",
-		place, id, found.Error())
+	// A problem that a reading of all copies has found stays until somebody reads them again. But nobody can
+	// read, or copy again, what isn't there: that comes first, and noted.store brings the problem back.
+	tag, err := q.Exec(ctx, `
+		UPDATE backups SET problem = CASE WHEN problem_deep AND NOT $4::boolean AND NOT starts_with(problem, $5::text) THEN problem ELSE $3::text END
+		WHERE place = $1 AND backup = $2`, place, id, found.Error(), errors.Is(found, ErrNotThere), ErrNotThere.Error())
 	if err != nil {
 		return fmt.Errorf("noting what is wrong with the backup: %w", err)
 	}
@@ -147,20 +182,13 @@ func RecordVerification(ctx context.Context, q db.Querier, place string, m *Mani
 	case v.Missing > 0:
 		problem = fmt.Sprintf("%d of %d objects are missing or damaged", v.Missing, v.Objects)
 	}
-	tag, err := q.Exec(ctx, `
-		INSERT INTO backups AS b (place, backup, snapshot_at, problem, problem_deep, verified_at)
-		SELECT $1, $2, $3, $4::text, $5, CASE WHEN $4 = '' AND $7::boolean THEN now() END
-		WHERE EXISTS (SELECT FROM store_identity WHERE id = $6::uuid)
-		ON CONFLICT (place) DO UPDATE SET
-			backup = EXCLUDED.backup, snapshot_at = EXCLUDED.snapshot_at,
-			verified_at = COALESCE(EXCLUDED.verified_at, b.verified_at),
-			problem = CASE WHEN EXCLUDED.problem = '' AND b.problem_deep AND NOT $5 THEN b.problem ELSE EXCLUDED.problem END,
-			problem_deep = CASE WHEN EXCLUDED.problem = '' THEN b.problem_deep AND NOT $5 ELSE b.problem_deep OR $5 END
-		WHERE b.snapshot_at <= EXCLUDED.snapshot_at OR b.snapshot_at > now()`, place, m.ID, m.Snapshot, problem, v.Deep, m.Store, v.Deep || m.Blobs.Which != Copy)
+	whole := problem == ""
+	stored, err := noted{place: place, backup: m, problem: problem, all: v.Deep, deep: v.Deep && !whole,
+		verified: whole && (v.Deep || m.Blobs.Which != Copy), own: true}.store(ctx, q)
 	if err != nil {
 		return fmt.Errorf("noting the verification in the database: %w", err)
 	}
-	if tag.RowsAffected() == 0 {
+	if !stored {
 		return ErrNotRecorded
 	}
 	return nil

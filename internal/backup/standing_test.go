@@ -244,7 +244,8 @@ func TestPlaceIsAway(t *testing.T) {
 }
 
 // That the newest backup isn't there, or has a damaged manifest, is known until the next one that is whole.
-// It doesn't hide what a reading of all copies has found.
+// Absence comes before what a reading of all copies has found, which is known again when it ends, until
+// somebody reads them again or a backup copies all of them anew.
 func TestProblemOfTheNewest(t *testing.T) {
 	t.Parallel()
 	r, _, target := backedUp(t)
@@ -276,9 +277,82 @@ func TestProblemOfTheNewest(t *testing.T) {
 		t.Fatal(err)
 	}
 	deep := problem()
-	if err := found(m.ID); err != nil || problem() != deep {
-		t.Errorf("%q instead of %q, %v", problem(), deep, err)
+	if err := RecordProblem(t.Context(), r.DB.Pool, place, m.ID, ErrDamaged); err != nil || problem() != deep {
+		t.Errorf("a damaged manifest: %q instead of %q, %v", problem(), deep, err)
 	}
+	verified := func(v Verification) error {
+		return RecordVerification(t.Context(), r.DB.Pool, place, m, v, nil)
+	}
+	recorded := func(copied, missing int64, deep bool) error {
+		b := *m
+		b.Blobs.Copied, b.Blobs.Missing = copied, missing
+		return Record(t.Context(), r.DB.Pool, place, &b, deep)
+	}
+	again := func() error { return verified(Verification{Objects: 4, Missing: 1, Deep: true}) }
+	for _, c := range []struct {
+		what string
+		do   func() error
+		want string
+	}{
+		{"the place is away", func() error { return found(m.ID) }, ErrNotThere.Error()},
+		{"it is there again, and an ordinary backup has copied what is new", func() error { return recorded(1, 0, false) }, damagedOnce},
+		{"the place is away again", func() error { return found(m.ID) }, ErrNotThere.Error()},
+		{"an ordinary verification has found it", func() error { return verified(Verification{Objects: 4}) }, damagedOnce},
+		{"its manifest is damaged, which says less", func() error { return RecordProblem(t.Context(), r.DB.Pool, place, m.ID, ErrDamaged) }, damagedOnce},
+		{"a deep backup", func() error { return recorded(0, 0, true) }, ""},
+		{"damage once more", again, deep},
+		{"away, and then there with a damaged manifest", func() error {
+			return errors.Join(found(m.ID), RecordProblem(t.Context(), r.DB.Pool, place, m.ID, ErrDamaged))
+		}, ErrDamaged.Error()},
+		{"a deep verification", func() error { return verified(Verification{Objects: 4, Deep: true}) }, ""},
+		{"damage for the third time", again, deep},
+		{"all is lost, and a new place begins", func() error { return errors.Join(found(m.ID), recorded(4, 0, false)) }, ""},
+		{"damage for the fourth time", again, deep},
+		{"a new place begins without what the store lacks", func() error { return recorded(3, 1, false) }, "it lacks 1 of 4 objects, which the store has lost"},
+		{"an ordinary backup copies that too", func() error { return recorded(1, 0, false) }, ""},
+	} {
+		if err := c.do(); err != nil || problem() != c.want {
+			t.Errorf("%s: %q instead of %q, %v", c.what, problem(), c.want, err)
+		}
+	}
+	// A place that the database knows by a deep verification alone was never damaged.
+	r.Exec(t, "DELETE FROM backups")
+	if err := errors.Join(verified(Verification{Objects: 4, Deep: true}), found(m.ID), recorded(1, 0, false)); err != nil || problem() != "" {
+		t.Errorf("a place that was whole: %q, %v", problem(), err)
+	}
+}
+
+// All backups of a place with damaged copies are lost, and the next one is the first of a new place.
+func TestNewPlaceIsWhole(t *testing.T) {
+	t.Parallel()
+	r, digests, target := backedUp(t)
+	place, m := target.Place(), find(t, target, "")
+	write(t, r.copyOf(target, digests[0]), []byte("content X"))
+	v, err := Verify(t.Context(), VerifyOptions{Target: target, Manifest: m, Deep: true})
+	if err := errors.Join(err, RecordVerification(t.Context(), r.DB.Pool, place, m, v, nil)); err != nil || v.Missing != 1 {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	removeAll(t, place)
+	_, away := Run(t.Context(), r.options(target))
+	if !errors.Is(away, ErrNotThere) {
+		t.Fatal(away)
+	}
+	if err := RecordProblem(t.Context(), r.DB.Pool, place, m.ID, away); err != nil {
+		t.Fatal(err)
+	}
+	wants := func(problem string) {
+		t.Helper()
+		list, err := Standings(t.Context(), r.DB.Pool)
+		if err != nil || len(list) != 1 || !strings.HasPrefix(list[0].Problem, problem) || (problem == "") != (list[0].Problem == "") {
+			t.Errorf("the database knows %+v, %v, want %q", list, err, problem)
+		}
+	}
+	wants(ErrNotThere.Error())
+	b := r.backup(target, func(o *Options) { o.NewPlace = true })
+	if err := Record(t.Context(), r.DB.Pool, place, b.Manifest, false); err != nil {
+		t.Fatal(err)
+	}
+	wants("")
 }
 
 // A place is the one that the database knows if it has the newest known backup or a newer one, and nothing

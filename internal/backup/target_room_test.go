@@ -2,13 +2,16 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -75,6 +78,60 @@ func TestTargetLeavesRoom(t *testing.T) {
 	defer r.Close()
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("the whole file has %d bytes, %v", len(got), err)
+	}
+}
+
+// stuckTarget deletes nothing.
+type stuckTarget struct{ Target }
+
+func (stuckTarget) Delete(context.Context, []string) error { return errKilled }
+
+// TestFailedBackupGivesRoomBack: a backup that ends for want of room deletes what it has written, but not
+// the objects, with which the next one goes on. If it can't, the log says so.
+func TestFailedBackupGivesRoomBack(t *testing.T) {
+	t.Parallel()
+	r, _, _ := backedUp(t)
+	var full atomic.Bool
+	target := dirTarget{path: filepath.Join(t.TempDir(), "backup"), room: func() error {
+		if full.Load() {
+			return &blob.DiskFullError{Disk: blob.Disk{Of: "the blobs", Reserve: 100}, DiskSpace: blob.DiskSpace{Size: 1000, Free: 99}}
+		}
+		return nil
+	}}
+	fail := func(o Options) {
+		t.Helper()
+		defer full.Store(false)
+		if _, err := Run(t.Context(), o); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("on a full disk: %v", err)
+		}
+	}
+	left := func(what string, objects int) {
+		t.Helper()
+		if files := filesOf(t, target, backupsDir); len(files) > 0 {
+			t.Errorf("%s: the place has %q", what, files)
+		}
+		if files := filesOf(t, target, objectsDir); len(files) != objects {
+			t.Errorf("%s: the place has %q, want %d objects", what, files, objects)
+		}
+	}
+	o := r.options(target)
+	o.paused = func() { full.Store(true) }
+	fail(o)
+	left("full by the database", 0)
+	o = r.options(target)
+	o.Parallel, o.copied = 1, func(string) { full.Store(true) }
+	fail(o)
+	left("full by the first object", 1)
+	if b := r.backup(target); b.Blobs.Copied != 3 || b.Blobs.Count != 4 {
+		t.Errorf("with room the next backup copied %d of %d", b.Blobs.Copied, b.Blobs.Count)
+	}
+	var log bytes.Buffer
+	before := len(filesOf(t, target, backupsDir))
+	o = r.options(stuckTarget{target})
+	o.paused, o.Log = func() { full.Store(true) }, slog.New(slog.NewTextHandler(&log, nil))
+	fail(o)
+	if after := len(filesOf(t, target, backupsDir)); after <= before || !strings.Contains(log.String(), "can't be deleted") {
+		t.Errorf("a place that deletes nothing has %d files after %d, and the log is %q", after, before, log.String())
 	}
 }
 

@@ -87,7 +87,7 @@ func WithoutLive(ctx context.Context, q db.Querier, namespaces []int64) (without
 	return without, nil
 }
 
-// Unreported makes no reporter live until it reports again, since the registry was restored to an
+// Unreported makes no reporter live until it reports again, since the registry was set back to an
 // earlier state. What a reporter has told after that state is unknown, so policies that require it rest.
 // Leases stay as they are.
 func Unreported(ctx context.Context, d *db.DB) error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -109,14 +110,22 @@ func (a *API) addPullState() {
 		if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics"}); err != nil {
 			return nil, err
 		}
-		reset := a.opt.PullStats.Recover
-		if in.NothingLost {
-			reset = a.opt.PullStats.Reset
-		}
-		unread, err := reset(ctx)
+		unread, err := a.resetPulls(ctx, in.NothingLost)
 		if err != nil {
 			return nil, a.pullsFailed(ctx, err)
 		}
 		return &api.ResetPulls{Unread: unread}, nil
 	})
+}
+
+// resetPulls goes on counting on a database that was moved or set back. Unless nothing was lost, reports of
+// holds are as unknown as pulls of the time that was lost.
+func (a *API) resetPulls(ctx context.Context, nothingLost bool) (unread int64, err error) {
+	if nothingLost {
+		return a.opt.PullStats.Reset(ctx)
+	}
+	if err := hold.Unreported(ctx, a.catalog.DB()); err != nil {
+		return 0, err
+	}
+	return a.opt.PullStats.Recover(ctx)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -281,4 +282,32 @@ func TestAPIPullState(t *testing.T) {
 	if state.Counted != 1 || state.Problem != "" {
 		t.Errorf("%+v", state)
 	}
+}
+
+// TestAPIPullsResetOfReporters: the database was set back, perhaps to before what a reporter of holds has told
+// since. So after a reset the reporter is silent until it reports again, and its holds stay. It stays live if
+// nothing was lost, or if only pulls in Redis are given up.
+func TestAPIPullsResetOfReporters(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	d := r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	flush(0)
+	const path = "/holds/prod?namespace=acme"
+	report := func() { r.Manage(t, "PUT", path, fmt.Sprintf(`{"digests":["%s"]}`, d)).WantStatus(t, 200) }
+	wants := func(what, state string) {
+		t.Helper()
+		var now hold.Reporter
+		r.Manage(t, "GET", path, "").Into(t, 200, &now)
+		if now.State != state || now.Digests != 1 {
+			t.Errorf("%s: %+v, want it %s", what, now, state)
+		}
+	}
+	for query, state := range map[string]string{"?redis=true": hold.Live, "?nothing_lost=true": hold.Live, "": hold.Silent} {
+		report()
+		wants("before"+query, hold.Live)
+		r.Manage(t, "POST", "/pull_statistics/reset"+query, "").WantStatus(t, 200)
+		wants("after"+query, state)
+	}
+	report()
+	wants("after another report", hold.Live)
 }

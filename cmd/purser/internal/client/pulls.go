@@ -112,7 +112,8 @@ func pullsResetCommand(src *command.Source) *cobra.Command {
 		Use: "reset", Short: "Go on counting after the database was restored or moved", Args: cobra.NoArgs,
 		Long: "Go on counting after the database was restored or moved. Counts stay; what was counted isn't counted\n" +
 			"again, and what wasn't will be. Pulls that the database has lost are unknown, so statistics count as complete\n" +
-			"from now on only. It may take minutes where the audit log is long.",
+			"from now on only, and reporters of holds count as silent until they report again. It may take minutes where\n" +
+			"the audit log is long.",
 	}
 	yes := command.AddYes(cmd)
 	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that no longer exists, and do nothing else")

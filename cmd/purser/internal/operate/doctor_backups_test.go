@@ -4,6 +4,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/purser-registry/purser/internal/backup"
+	"github.com/purser-registry/purser/internal/blob"
 )
 
 // TestDoctorOfBackupPlaces: backups that are only on a disk of the registry itself are found, unless there
@@ -31,4 +36,31 @@ func TestDoctorOfBackupPlaces(t *testing.T) {
 		}
 		g.exec("DELETE FROM backups WHERE place = $1", elsewhere)
 	}
+}
+
+// TestDoctorOfHangingPlaces: places of backups whose volumes hang are told, all within the time for one, and
+// count as elsewhere.
+func TestDoctorOfHangingPlaces(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		defer close(goOn)
+		d, began := &doctor{}, time.Now()
+		list := []backup.Standing{{Place: "/srv/backup"}, {Place: "/mnt/backup"}, {Place: "/mnt/another"}}
+		err := d.comparePlaces(t.Context(), list, func(place string) blob.Disks {
+			if strings.HasPrefix(place, "/mnt/") {
+				<-goOn
+			}
+			return blob.Disks{{Of: "the blobs", Path: "/srv"}}
+		})
+		if took := time.Since(began); err != nil || took != placeWithin {
+			t.Errorf("%v after %v", err, took)
+		}
+		for _, place := range []string{"/mnt/backup", "/mnt/another"} {
+			wants(t, d.findings, levelWarning, "backups in "+place, "hangs")
+		}
+		if len(d.findings) != 2 {
+			t.Errorf("found %+v, want two", d.findings)
+		}
+	})
 }

@@ -26,7 +26,7 @@ func storeRestoreCommand(src *command.Source) *cobra.Command {
 		Long: "Copy from the backups in TARGET the objects of the database's blobs that the blob store lacks, and give the\n" +
 			"store to the database if it has no identity: so is a store restored that was lost, or that lost some objects,\n" +
 			"while the database is whole. The database isn't changed. Bytes that don't have the blob's digest aren't copied.\n" +
-			"Of blobs that are marked as lost, damaged objects are copied again too.\n" +
+			"Of blobs that are marked as lost, objects that are damaged or can't be read are copied again too.\n" +
 			"A server may run. If the command is interrupted, run it again: it goes on.\n\n" + targetText +
 			"\nThe exit code is 4 if neither the store nor the backups have the objects of some blobs.",
 		Args: cobra.ExactArgs(1),
@@ -107,7 +107,7 @@ func writeStoreRestored(w io.Writer, r storeReport) error {
 		text += fmt.Sprintf("The store belongs to the database now, as %s.\n", r.Adoption.Identity)
 	}
 	if r.Missing > 0 {
-		text += fmt.Sprintf("\nMissing: %s, which neither the store nor the backups have:\n", command.Count(r.Missing, "blob"))
+		text += fmt.Sprintf("\nMissing: %s, which neither the store nor the backups have, or whose place in the store can't be written:\n", command.Count(r.Missing, "blob"))
 		for _, m := range r.FirstMissing[:min(len(r.FirstMissing), maxExamples)] {
 			text += fmt.Sprintf("  %s  %s\n", m.Digest, command.Size(m.Size))
 		}
