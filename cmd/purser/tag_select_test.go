@@ -76,10 +76,11 @@ func TestTagPatterns(t *testing.T) {
 	s.refused("nothing can be deleted", "prune", "free", "1kB", "acme", "--yes")
 	s.run("prune", "except", "acme/app", "--end", "--yes")
 	if got := s.run("prune", "free", "1GB", "acme", "--dry-run"); !strings.Contains(got, "4 tags would be deleted") ||
-		!strings.Contains(got, "Beware: last use is no proof") {
+		!strings.Contains(got, "Beware: last use is no proof") || strings.Contains(got, "and not months") {
 		t.Errorf("free prints %q", got)
 	}
-	if got := s.run("prune", "free", "1GB", "--yes"); !strings.Contains(got, "1 namespace") {
+	if got := s.run("prune", "free", "1GB", "--unused-for", "6m", "--yes"); !strings.Contains(got, "1 namespace") ||
+		!strings.Contains(got, "Beware: 6m is 6 minutes, and not months: write 180d for those.\n") {
 		t.Errorf("free prints %q", got)
 	}
 	s.run("prune", "run", "acme")

@@ -43,6 +43,7 @@ type FreePlan struct {
 	Tags         int64            `json:"tags" doc:"Tags that would be deleted"`
 	Repositories []FreeRepository `json:"per_repository" nullable:"false" doc:"Where they are: the first 1000 repositories"`
 	Notices      []string         `json:"notices" nullable:"false" doc:"Why tags can't be judged"`
+	ShortAge     string           `json:"short_age,omitempty" doc:"How long unused_for is, if it is below an hour: m is minutes, and not months"`
 	Unproved     string           `json:"last_use_unproved,omitempty" doc:"Why last use proves nothing in some of the namespaces: no reporter of what is deployed is live there"`
 	Plan         string           `json:"plan,omitempty" doc:"Send it to carry out the plan. Absent: nothing would be deleted"`
 }
@@ -367,7 +368,7 @@ func (f *freePlanner) frees(ctx context.Context, n int) (int64, error) {
 // plan describes the deletion of the first n tags.
 func (f *freePlanner) plan(bytes int64, n int, freed int64, complete bool) (*FreePlan, error) {
 	out := &FreePlan{Bytes: bytes, Freed: freed, Enough: freed >= bytes, Complete: complete, Tags: int64(n),
-		Repositories: []FreeRepository{}, Notices: []string{}}
+		Repositories: []FreeRepository{}, Notices: []string{}, ShortAge: f.age.Short()}
 	for text := range f.notices {
 		out.Notices = append(out.Notices, text)
 	}

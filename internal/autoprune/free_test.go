@@ -122,6 +122,11 @@ func TestFreeRegistry(t *testing.T) {
 	if plan.Tags != 4 || plan.Freed != 400 || len(plan.Repositories) != 3 || !strings.Contains(plan.Unproved, "in 2 namespaces: app, other") {
 		t.Fatalf("the plan is %+v", plan)
 	}
+	short, err := u.pruner.PlanFree(t.Context(), "", autoprune.FreeOptions{Bytes: 400, UnusedFor: "59m"})
+	u.must(err)
+	if plan.ShortAge != "" || short.ShortAge != "59m is 59 minutes, and not months: write 1770d for those" {
+		t.Errorf("of the ages the plans say %q and %q", plan.ShortAge, short.ShortAge)
+	}
 	u.free(plan)
 	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b), u.tags(c)), " "); got != "a0 a1 b0 b1 b2 c0 c1 c2" {
 		t.Errorf("the repositories have %s", got)

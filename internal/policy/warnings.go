@@ -85,8 +85,8 @@ func Codes(list []Warning) []WarningCode {
 // judges it by the tags that there are.
 func (p Policy) Typed() (list []Warning) {
 	short := func(what string, age Age) {
-		if age.Duration() > 0 && age.Duration() < time.Hour {
-			list = append(list, Warning{Code: ShortAge, Text: what + age.String() + " is " + inWords(age)})
+		if text := age.Short(); text != "" {
+			list = append(list, Warning{Code: ShortAge, Text: what + text})
 		}
 	}
 	short("", p.OlderThan)
@@ -174,6 +174,14 @@ func (p Policy) Warnings() []string {
 		texts = append(texts, w.Text)
 	}
 	return texts
+}
+
+// Short says how long an age below an hour is, without a full stop; "" for other ages.
+func (a Age) Short() string {
+	if a.Duration() <= 0 || a.Duration() >= time.Hour {
+		return ""
+	}
+	return a.String() + " is " + inWords(a)
 }
 
 // inWords writes a short age with the name of its unit, since an m is taken for months.

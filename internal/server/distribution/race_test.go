@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // together runs n functions at once and waits for all.
@@ -148,7 +149,7 @@ func TestRacingChunks(t *testing.T) {
 	one := setup(t)
 	two := replica(t, one.DSN, one.Dir)
 	for _, n := range []int{1000, catalog.MaxTail + 1, 1 << 20} {
-		for round := range 6 {
+		for round := range testscale.Pick(3, 6) {
 			stored := []int{0, 100, catalog.MaxTail + 100}[round%3]
 			head := pattern(9, stored)
 			at := one.StartUpload(t, "a", "")

@@ -75,25 +75,28 @@ func TestStoreTrouble(t *testing.T) {
 func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word string) {
 	t.Helper()
 	before := len(r.Log.Records(t, "request failed"))
-	sent := 0
-	check := func(method, path, body string) {
-		t.Helper()
-		sent++
-		a := r.Do(t, method, path, body).Want(t, status, oci.Unavailable)
-		text := string(a.Content)
-		if !strings.Contains(text, word) || !strings.Contains(text, "storage") || strings.Contains(text, "database") || strings.Contains(text, "secret") {
-			failures := r.Log.Records(t, "request failed")
-			t.Errorf("%s %s is told %s, which doesn't say %q, of %v", method, path, text, word, failures[len(failures)-1]["error"])
-		}
+	requests := [][3]string{
+		{"GET", "/v2/a/blobs/" + d.String(), ""},
+		{"PATCH", r.StartUpload(t, "a", ""), pattern(2, 100_000)},
+		{"PUT", r.StartUpload(t, "a", "") + "?digest=" + digest("small").String(), "small"},
+		{"POST", "/v2/a/blobs/uploads/?digest=" + digest("small").String(), "small"},
 	}
-	check("GET", "/v2/a/blobs/"+d.String(), "")
-	check("PATCH", r.StartUpload(t, "a", ""), pattern(2, 100_000))
-	check("PUT", r.StartUpload(t, "a", "")+"?digest="+digest("small").String(), "small")
-	check("POST", "/v2/a/blobs/uploads/?digest="+digest("small").String(), "small")
+	t.Run("requests", func(t *testing.T) { // beside each other, since a client of S3 tries again for seconds
+		for _, q := range requests {
+			t.Run(q[0], func(t *testing.T) {
+				t.Parallel()
+				a := r.Do(t, q[0], q[1], q[2]).Want(t, status, oci.Unavailable)
+				text := string(a.Content)
+				if !strings.Contains(text, word) || !strings.Contains(text, "storage") || strings.Contains(text, "database") || strings.Contains(text, "secret") {
+					t.Errorf("%s is told %s, which doesn't say %q, of %v", q[1], text, word, r.Log.Records(t, "request failed"))
+				}
+			})
+		}
+	})
 	r.Do(t, "HEAD", "/v2/a/blobs/"+d.String(), "").Want(t, 200, "") // answered from the database alone
 	failures := r.Log.Records(t, "request failed")[before:]
-	if len(failures) != sent {
-		t.Errorf("%d of %d failures are in the log", len(failures), sent)
+	if len(failures) != len(requests) {
+		t.Errorf("%d of %d failures are in the log", len(failures), len(requests))
 	}
 	ids := map[any]bool{}
 	for _, f := range failures {

@@ -61,8 +61,13 @@ func TestFreeOnPage(t *testing.T) {
 	form.Set("bytes", "1500")
 	form.Set("unused", "5 apples")
 	want(t, string(r.send(t, path, form).WantStatus(t, 400).Content), `role="alert"`, `value="5 apples"`)
-	form.Set("unused", "5d")
+	form.Set("unused", "6m")
 	page := string(r.send(t, path, form).WantStatus(t, 200).Content)
+	want(t, page, `<p class="warn">6m is 6 minutes, and not months: write 180d for those.</p>`,
+		`data-confirm="Delete 2 tags not used or pushed for 6m? 6m is 6 minutes, and not months: write 180d for those. The run can be undone`)
+	form.Set("unused", "5d")
+	page = string(r.send(t, path, form).WantStatus(t, 200).Content)
+	want(t, page, "!and not months", `data-confirm="Delete 2 tags not used or pushed for 5d? The run can be undone`)
 	want(t, page, "<dd>2</dd>", "2.0 KiB", "of 1.5 KiB", "/ui/repositories/acme/web", "Delete 2 tags", "!can't be freed", "!other/api", "Last use is no proof", "no reporter holds what runs in 1 namespace: acme.")
 	if names := r.names(t, "acme/web"); names != "old-0 old-1 old-2 old-3" {
 		t.Fatalf("a preview left %s", names)

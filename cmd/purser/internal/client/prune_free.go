@@ -99,8 +99,10 @@ func printFreePlan(w io.Writer, p *autoprune.FreePlan) error {
 	for _, n := range p.Notices {
 		fmt.Fprintf(w, "Not everything could be judged: %s.\n", n) //nolint:errcheck // an error shows up in the last write
 	}
-	if p.Unproved != "" {
-		fmt.Fprintf(w, "Beware: %s.\n", p.Unproved) //nolint:errcheck // an error shows up in the last write
+	for _, text := range []string{p.ShortAge, p.Unproved} {
+		if text != "" {
+			fmt.Fprintf(w, "Beware: %s.\n", text) //nolint:errcheck // an error shows up in the last write
+		}
 	}
 	text := fmt.Sprintf("%s would be deleted. Garbage collection would then free %s of %s", command.Count(p.Tags, "tag"), command.Size(p.Freed), command.Size(p.Bytes))
 	switch {

@@ -90,6 +90,8 @@ func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read
 			return err
 		case cmd.Context().Err() != nil: // it was told to stop, maybe in the middle of a report
 			return nil
+		case errors.Is(err, errStuck):
+			return err
 		}
 		wait, _ := r.wait(cmd, err, r.interval)
 		select {

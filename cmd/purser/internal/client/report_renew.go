@@ -18,6 +18,9 @@ const (
 	// longestReport is how long a report may take: a cluster may have thousands of tags that the
 	// registry is asked for, one after the other. Each answer has a shorter time of its own.
 	longestReport = 30 * time.Minute
+	// longestEnding is how long a report may go on after its time is over, or after the process was told
+	// to stop.
+	longestEnding = 10 * time.Second
 	// longestRequest is how long the registry may take for an answer. It waits for deletions before it
 	// takes a report, and reads a list of 200,000 digests.
 	longestRequest = 5 * time.Minute
@@ -30,26 +33,53 @@ const (
 
 // renewal is what a reporter knows about the time of its reports.
 type renewal struct {
-	whole, request time.Duration // that a report, and a request to the registry, may take; 0: the longest times
-	ends           time.Time     // of the holds, without a further report; zero: unknown
-	retry          time.Duration // pause before the last report that was tried again
-	shortened      bool          // somebody was told that reports come more often than after --interval
+	// whole, request and ending are how long a report and a request to the registry may take, and how long
+	// a report may go on after its time. 0: the longest times.
+	whole, request, ending time.Duration
+	ends                   time.Time     // of the holds, without a further report; zero: unknown
+	retry                  time.Duration // pause before the last report that was tried again
+	shortened              bool          // somebody was told that reports come more often than after --interval
 }
+
+// errStuck is the error of a report that goes on after its time. No further one may come in the same
+// process: client-go runs a kubeconfig's command for credentials without a context and with a lock that
+// every request needs, so as long as the command hangs, all of them hang.
+var errStuck = errors.New("a command for credentials in the kubeconfig may hang, since the report doesn't end")
 
 func (r *renewal) requestTime() time.Duration { return cmp.Or(r.request, longestRequest) }
 
 // limited calls `do` with a context that ends after the time that a report may take, so that a peer
-// that never answers doesn't stop all further reports.
+// that never answers doesn't stop all further reports. If `do` goes on all the same, it returns an error
+// that wraps errStuck, and doesn't wait.
 func (r *renewal) limited(ctx context.Context, do func(context.Context) error) error {
 	most := cmp.Or(r.whole, longestReport)
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	err := do(limited)
+	err := r.awaited(limited, do)
 	if _, reported := errors.AsType[command.ExitCode](err); err != nil && !reported && limited.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("the report was given up after %s: %w", most, err)
 	}
 	return err
 }
+
+// awaited returns the error of `do`, or errStuck if `do` goes on for too long after the end of ctx.
+func (r *renewal) awaited(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- do(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(r.endingTime()):
+		return errStuck
+	}
+}
+
+func (r *renewal) endingTime() time.Duration { return cmp.Or(r.ending, longestEnding) }
 
 // registryLimit returns a context that ends if the registry doesn't answer within a time.
 func registryLimit(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
@@ -97,18 +127,15 @@ func (r *reporting) wait(cmd *cobra.Command, err error, interval time.Duration) 
 	return wait, false
 }
 
-// due returns how long the next report may wait: the interval, and at most a third of the time for which
-// the registry holds what was reported.
+// due returns how long the next report may wait after one that has just succeeded: the interval, and at
+// most a third of the time for which the registry holds what was reported.
 func (r *reporting) due(interval time.Duration, now time.Time) time.Duration {
 	wait := interval
 	if age, err := policy.ParseAge(r.lease); err == nil {
 		wait = min(wait, age.Duration()/perLease)
 	}
 	if !r.ends.IsZero() {
-		left := r.ends.Sub(now)
-		if left <= 0 { // by the clock of this machine, which is wrong
-			left = hold.MinLease
-		}
+		left := max(r.ends.Sub(now), hold.MinLease) // no lease is shorter, so less is an error of a clock
 		wait = min(wait, left/perLease)
 	}
 	return max(wait, time.Second)

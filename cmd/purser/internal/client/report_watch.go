@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,13 +34,17 @@ func (r *reporting) watch(cmd *cobra.Command, c *api.Client, reporter string, o 
 	go func() { ended <- kube.Watch(ctx, o, changed, func(err error) { tell(cmd, err) }) }()
 	for {
 		again := changes
-		wait, failed := r.wait(cmd, r.once(cmd, c, reporter, read), cmp.Or(r.interval, 5*time.Minute))
+		err := r.once(cmd, c, reporter, read)
+		if errors.Is(err, errStuck) && ctx.Err() == nil {
+			return err
+		}
+		wait, failed := r.wait(cmd, err, cmp.Or(r.interval, 5*time.Minute))
 		if failed {
 			again = nil
 		}
 		select {
 		case <-ctx.Done():
-			return <-ended
+			return r.stopped(ended)
 		case err := <-ended:
 			return err
 		case <-time.After(wait):
@@ -53,5 +58,15 @@ func (r *reporting) watch(cmd *cobra.Command, c *api.Client, reporter string, o 
 		case <-changes:
 		default:
 		}
+	}
+}
+
+// stopped returns the error of a watch that was told to stop, and nil if it hangs.
+func (r *reporting) stopped(ended <-chan error) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(r.endingTime()):
+		return nil
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/report"
 	"github.com/purser-registry/purser/cmd/purser/internal/report/kube"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
@@ -303,12 +304,12 @@ func TestReportRenewsInTime(t *testing.T) {
 		args    []string
 		reports int
 	}{
-		"watch": {[]string{"report", "kubernetes", "prod", "--watch", "--interval", "1h"}, 4}, // the second comes since the watch begins
-		"often": {[]string{"report", "kubernetes", "prod", "--interval", "1h"}, 3},
+		"watch": {[]string{"report", "kubernetes", "prod", "--watch", "--interval", "1h"}, 3}, // the second comes since the watch begins
+		"often": {[]string{"report", "kubernetes", "prod", "--interval", "1h"}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, sent := reportsFor(t, 3*time.Second)
+			server, sent := reportsFor(t, hold.MinLease)
 			cluster := newTestCluster(t, "uid", testPod("a", "r.example/acme/app@sha256:1111111111111111111111111111111111111111111111111111111111111111"))
 			stop := reportUntilStopped(t, []string{"PURSER_SERVER=" + server, "PURSER_TOKEN=secret"}, append(c.args, "--registry", "r.example", "--kubeconfig", cluster.config)...)
 			for n := range c.reports {
@@ -339,8 +340,11 @@ func TestReportDue(t *testing.T) {
 		{"5m", 0, 5 * time.Minute, 100 * time.Second},
 		{"1h", 30 * 24 * time.Hour, time.Hour, 20 * time.Minute}, // the holds of an earlier, longer lease
 		{"7d", time.Hour, 24 * time.Hour, 20 * time.Minute},
-		{"", time.Second, time.Hour, time.Second},
-		{"", -time.Hour, time.Hour, 20 * time.Second}, // the clocks differ
+		{"", time.Minute, time.Hour, 20 * time.Second},
+		{"", 59 * time.Second, time.Hour, 20 * time.Second}, // the clocks differ, here and below
+		{"", time.Second, time.Hour, 20 * time.Second},
+		{"", -time.Hour, time.Hour, 20 * time.Second},
+		{"", time.Second, 5 * time.Second, 5 * time.Second},
 	} {
 		r := reporting{lease: c.lease}
 		if c.left != 0 {
@@ -450,6 +454,60 @@ func TestReportAfterSilence(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestReportThatHangs: the kubeconfig's command for credentials doesn't end, and nothing ends it. The
+// command that reports ends with an error that says so, also if it would report again.
+func TestReportThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		watch    bool
+		interval time.Duration
+	}{"once": {false, 0}, "often": {false, time.Second}, "watch": {true, time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "config")
+			// It ends with the kubeconfig, so that it isn't left when the test is over.
+			config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
+				"clusters":[{"name":"k","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"u","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1",
+				"interactiveMode":"Never","command":"sh","args":["-c","while [ -e \"$0\" ]; do sleep 0.1; done",%q]}}}]}`, path)
+			if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			taken, sent := reportsTo(t)
+			server, err := url.Parse(taken)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			cmd := &cobra.Command{}
+			cmd.SetContext(t.Context())
+			cmd.SetOut(&out)
+			cmd.SetErr(&out)
+			r := addReporting(cmd, "kubernetes")
+			r.hosts, r.interval = []string{"r.example"}, c.interval
+			r.whole, r.ending = 300*time.Millisecond, 300*time.Millisecond
+			o := kube.Options{Kubeconfig: path}
+			read := func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) }
+			ended := make(chan error, 1)
+			go func() {
+				if c.watch {
+					ended <- r.watch(cmd, api.NewClient(server), "prod", o, read)
+				} else {
+					ended <- r.run(cmd, api.NewClient(server), "prod", read)
+				}
+			}()
+			select {
+			case err := <-ended:
+				const want = "the report was given up after 300ms: a command for credentials in the kubeconfig may hang"
+				if !errors.Is(err, errStuck) || !strings.HasPrefix(err.Error(), want) || len(sent) > 0 {
+					t.Errorf("it ends with %v, want %s; %d reports", err, want, len(sent))
+				}
+			case <-time.After(time.Minute):
+				t.Error("it doesn't end")
+			}
+		})
 	}
 }
 

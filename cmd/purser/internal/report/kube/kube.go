@@ -57,7 +57,8 @@ func (b bounds) orUsual() bounds {
 // Read returns the images of a cluster's pods, of the newest 1+o.Rollbacks revisions of its
 // Deployments, StatefulSets, DaemonSets and ReplicationControllers, of its CronJobs and PodTemplates,
 // of Jobs that haven't finished, and of custom resources that have templates of pods. If a list of
-// one of Kubernetes' own kinds can't be read, it returns an error.
+// one of Kubernetes' own kinds can't be read, it returns an error. It goes on after the end of ctx as
+// long as a kubeconfig's command for credentials runs, since client-go doesn't end that; so does Watch.
 func Read(ctx context.Context, o Options) (report.Deployed, error) {
 	c, err := connect(o)
 	if err != nil {
