@@ -230,8 +230,8 @@ func TestJudgeUncoversWithoutEffect(t *testing.T) {
 	}
 }
 
-// TestRefusingDefaultsIsQuick: a namespace without policies of its own refuses the registry's defaults. Nothing
-// deletes there then, so nobody is asked, though there is no time to look at its tags.
+// TestRefusingDefaultsIsQuick: a namespace without policies of its own refuses the registry's defaults. No policy
+// is left there then, so nobody is asked, though there is no time to look at its tags.
 func TestRefusingDefaultsIsQuick(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.JudgeWithin = time.Nanosecond })

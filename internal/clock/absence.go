@@ -38,14 +38,13 @@ func (g *Guard) skipAbsence(ctx context.Context, r row) (absent bool, err error)
 	return true, nil
 }
 
-// postpone adds an absence to leases of reporters, to the ends of what they have left out, and to dates of
-// the trash, if they weren't over when it began: their people could do nothing meanwhile. Afterwards a
-// lease is as long as it was then.
+// postpone adds an absence to leases of reporters, to the ends of what they have left out (by the column
+// postponed, since they may have left out millions), and to dates of the trash, if they weren't over when
+// it began: their people could do nothing meanwhile. Afterwards a lease is as long as it was then.
 func postpone(ctx context.Context, tx pgx.Tx, since, until time.Time) error {
 	away := until.Sub(since)
 	for _, sql := range []string{
-		"UPDATE holdreporters SET expires_at = expires_at + $2 WHERE expires_at > $1",
-		"UPDATE holds SET ends_at = ends_at + $2 WHERE ends_at > $1",
+		"UPDATE holdreporters SET expires_at = expires_at + $2, postponed = postponed + $2 WHERE expires_at > $1",
 		"UPDATE repositories SET purge_after = purge_after + $2 WHERE deleted_at IS NOT NULL AND purge_after > $1",
 		"UPDATE top_level_namespaces SET purge_after = purge_after + $2 WHERE deleted_at IS NOT NULL AND purge_after > $1",
 	} {

@@ -41,6 +41,10 @@ func (g *Guard) look(ctx context.Context, write bool) error {
 		if absent, err = g.skipAbsence(ctx, r); err != nil {
 			return err
 		}
+		if absent { // that may have taken longer than a look may
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+			defer cancel()
+		}
 	}
 	if first || write || doubt != "" || absent {
 		if err := g.write(ctx, r, present, doubt); err != nil {

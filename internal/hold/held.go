@@ -73,11 +73,12 @@ func InRepository(ctx context.Context, q db.Querier, namespace, repository int64
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND purser_any_holds($1) OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at) AS expires_at
-			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest AND (ends_at IS NULL OR ends_at > now()) OFFSET 0) o
+			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at + r.postponed) AS expires_at
+			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest OFFSET 0) o
 			CROSS JOIN LATERAL (
-				SELECT name, expires_at FROM holdreporters
-				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r
+				SELECT name, expires_at, postponed FROM holdreporters
+				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1)
+					AND (o.ends_at IS NULL OR o.ends_at + postponed > now()) OFFSET 0) r
 			OFFSET 0) h
 		LIMIT $3`, namespace, repository, maxListed)
 	return collect(rows, err, fmt.Sprintf("repository %d", repository))
@@ -93,11 +94,12 @@ func InNamespace(ctx context.Context, q db.Querier, namespace int64) ([]Holder, 
 				SELECT digest FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = r.id OFFSET 0) m
 			OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at) AS expires_at
-			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest AND (ends_at IS NULL OR ends_at > now()) OFFSET 0) o
+			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at + r.postponed) AS expires_at
+			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest OFFSET 0) o
 			CROSS JOIN LATERAL (
-				SELECT name, expires_at FROM holdreporters
-				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r
+				SELECT name, expires_at, postponed FROM holdreporters
+				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1)
+					AND (o.ends_at IS NULL OR o.ends_at + postponed > now()) OFFSET 0) r
 			OFFSET 0) h
 		LIMIT $2`, namespace, maxListed)
 	return collect(rows, err, fmt.Sprintf("namespace %d", namespace))

@@ -90,6 +90,7 @@ const (
 	maxUsedBy         = 256 // bytes
 	maxKind           = 64  // bytes
 	maxReports        = 2   // that are handled at once
+	maxWaiting        = 1 << 20
 	// MaxMissing is how many missing digests an answer lists.
 	MaxMissing = 100
 )
@@ -129,6 +130,7 @@ type Holds struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
+	lines   *limit.Turns // of each account's and each namespace's reports: one is the next
 	reports *limit.Turns // of the reports that are handled at once
 }
 
@@ -145,7 +147,7 @@ func New(o Options) (*Holds, error) {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	h := &Holds{opt: o, db: o.DB, log: o.Log, metrics: newMetrics(o.Metrics), reports: limit.NewTurns(maxReports)}
+	h := &Holds{opt: o, db: o.DB, log: o.Log, metrics: newMetrics(o.Metrics), lines: limit.NewTurns(maxWaiting), reports: limit.NewTurns(maxReports)}
 	h.loop = worker.New(worker.Options{Name: "hold_watcher", Log: o.Log, Metrics: o.Worker, Batch: h.watch})
 	return h, nil
 }

@@ -132,8 +132,9 @@ func (h *Holds) Digests(ctx context.Context, p Place, after oci.Digest, n int) (
 		last = after.Bytes()
 	}
 	rows, err := h.db.Pool.Query(ctx, `
-		SELECT digest, used_by, since, ends_at FROM holds
-		WHERE reporter_id = $1 AND digest > $2 AND (ends_at IS NULL OR ends_at > now()) ORDER BY digest LIMIT $3`, id, last, n+1)
+		SELECT h.digest, h.used_by, h.since, h.ends_at + r.postponed
+		FROM (SELECT id, postponed FROM holdreporters WHERE id = $1) r JOIN holds h ON h.reporter_id = r.id
+		WHERE h.reporter_id = $1 AND h.digest > $2 AND (h.ends_at IS NULL OR h.ends_at + r.postponed > now()) ORDER BY h.digest LIMIT $3`, id, last, n+1)
 	list, more, err := db.Page(rows, err, n, func(c pgx.CollectableRow) (v Held, err error) {
 		var raw []byte
 		if err := c.Scan(&raw, &v.UsedBy, &v.Since, &v.Ends); err != nil {
@@ -220,11 +221,12 @@ func (h *Holds) Repository(ctx context.Context, namespace, repository int64, aft
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest > $3 AND purser_any_holds($1) ORDER BY digest OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at) AS expires_at
-			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest AND (ends_at IS NULL OR ends_at > now()) OFFSET 0) o
+			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at + r.postponed) AS expires_at
+			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest OFFSET 0) o
 			CROSS JOIN LATERAL (
-				SELECT name, expires_at FROM holdreporters
-				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r
+				SELECT name, expires_at, postponed FROM holdreporters
+				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1)
+					AND (o.ends_at IS NULL OR o.ends_at + postponed > now()) OFFSET 0) r
 			ORDER BY r.name LIMIT $5) h
 		ORDER BY h.digest, h.reporter LIMIT $4`, namespace, repository, last, n+maxHolders+1, maxHolders)
 	list, more, err := db.Page(rows, err, n+maxHolders, scanHolder)

@@ -215,7 +215,7 @@ const (
 // reserve takes memory from the lease of ctx for what a report reads of its reporter's holds: the
 // holds, and the names that a difference keeps. A whole list has the names that stay itself. Neither
 // the transaction of the report nor a report that has one of the places may wait for memory, so this
-// comes before both, and another report may add to it meanwhile: meet bounds the names again.
+// comes before both. meet bounds the names again.
 func (h *Holds) reserve(ctx context.Context, p Place, r Report) error {
 	lease := limit.LeaseOf(ctx)
 	if lease == nil {

@@ -74,11 +74,11 @@ func (t *reporting) lock(ctx context.Context) error {
 // find locks the reporter's row and reads it.
 func (t *reporting) find(ctx context.Context) (bool, error) {
 	err := t.tx.QueryRow(ctx, `
-		SELECT id, revision, owner_id, COALESCE(cluster, ''), expires_at, clock_timestamp(),
+		SELECT id, revision, owner_id, COALESCE(cluster, ''), expires_at, postponed, clock_timestamp(),
 			COALESCE((SELECT doubt IS NOT NULL OR clock_timestamp() - trusted_at > interval '1 minute' FROM clock), false)
 		FROM holdreporters
 		WHERE namespace_id IS NOT DISTINCT FROM $1 AND name = $2 FOR UPDATE`, t.namespace, t.place.Reporter).
-		Scan(&t.id, &t.revision, &t.owner, &t.cluster, &t.expires, &t.now, &t.untrusted)
+		Scan(&t.id, &t.revision, &t.owner, &t.cluster, &t.expires, &t.postponed, &t.now, &t.untrusted)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

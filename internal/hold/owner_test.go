@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,6 +154,45 @@ func TestEndingWhileNobodyTrustsTheClock(t *testing.T) {
 				t.Errorf("with a clock that is trusted: %+v", got)
 			}
 		})
+	}
+}
+
+// TestPostponedEnds: an absence postpones the ends of what a reporter has left out as it does the lease, for
+// each reader, and for reports that leave out more.
+func TestPostponedEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	robot := b.account(t, "robot")
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 4, ""), Lease: time.Hour, By: robot})
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 3, ""), By: robot}) // 3 is left out
+	b.exec(t, "UPDATE holds SET ends_at = ends_at - interval '2 h'")
+	listed := func() string {
+		t.Helper()
+		list, _, err := b.Digests(t.Context(), acme, oci.Digest{}, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends := make([]string, len(list))
+		for i, h := range list {
+			if h.Ends != nil {
+				ends[i] = time.Until(*h.Ends).Round(time.Hour).String()
+			}
+		}
+		slices.Sort(ends)
+		return strings.Join(ends, ",")
+	}
+	if held := b.held(t, 4); fmt.Sprint(held) != "[0 1 2]" || listed() != ",," {
+		t.Errorf("after its end, %v are held, listed %q", held, listed())
+	}
+	b.exec(t, "UPDATE holdreporters SET postponed = '2 h'")
+	if held := b.held(t, 4); fmt.Sprint(held) != "[0 1 2 3]" || listed() != ",,,1h0m0s" {
+		t.Errorf("after an absence of two hours, %v are held, listed %q", held, listed())
+	}
+	if got := b.report(t, acme, hold.Report{Full: true, Items: items(0, 2, ""), By: robot}); got.Ending != 2 || got.Digests != 2 {
+		t.Errorf("a report after the absence: %+v", got)
+	}
+	if listed() != ",,1h0m0s,1h0m0s" {
+		t.Errorf("listed %q", listed())
 	}
 }
 

@@ -93,11 +93,17 @@ func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error)
 		return Reported{}, err
 	}
 	r.Items = items
-	// A report that waits for memory must take no place, since others wait for those.
+	// Only the first report of an account and of a namespace takes memory. It takes no place before it has
+	// that: others wait for the places.
+	next, err := h.lines.Wait(ctx, sharers(p, r.By)...)
+	if err != nil {
+		return Reported{}, err
+	}
+	defer next()
 	if err := h.reserve(ctx, p, r); err != nil {
 		return Reported{}, err
 	}
-	ended, err := h.reports.Wait(ctx, sharers(p, r.By)...)
+	ended, err := h.reports.Wait(ctx)
 	if err != nil {
 		return Reported{}, err
 	}
@@ -197,6 +203,7 @@ type reporting struct {
 	cluster   string // what the reporter is of; "": no report has said
 	revision  int64
 	expires   time.Time // when the holds end without this report
+	postponed time.Duration
 	now       time.Time // by the database's clock
 	untrusted bool      // nobody trusts that clock now, so nothing has ended by it
 	all       []Item    // what the reporter lists after the report, without the names that stay as they are
@@ -334,7 +341,7 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 
 // stored returns the reporter's holds.
 func (t *reporting) stored(ctx context.Context) ([]stored, error) {
-	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, ends_at FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
+	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, ends_at + $2::interval FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id, t.postponed)
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +374,7 @@ func (t *reporting) write(ctx context.Context, c changes) error {
 	for digests := range slices.Chunk(c.end, reportBatch) {
 		// Its names would mean nothing any more, see meet.
 		_, err := t.tx.Exec(ctx, `
-			UPDATE holds h SET ends_at = $3, names = '{}' FROM unnest($2::bytea[]) AS w (d) WHERE h.digest = w.d AND h.reporter_id = $1`, t.id, digests, t.expires)
+			UPDATE holds h SET ends_at = $3::timestamptz - $4::interval, names = '{}' FROM unnest($2::bytea[]) AS w (d) WHERE h.digest = w.d AND h.reporter_id = $1`, t.id, digests, t.expires, t.postponed)
 		if err != nil {
 			return err
 		}

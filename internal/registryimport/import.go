@@ -77,7 +77,8 @@ type Options struct {
 	Parallel int
 	// Skipped is called for everything that isn't imported, never concurrently. May be nil.
 	Skipped func(Skip)
-	// Differs is called for each tag that the import writes or, with DryRun, would write, never
+	// Differs is called for each tag that the import writes or, with DryRun, would write, and for each of
+	// which it can't tell whether the other registry's push or Purser's was later, never
 	// concurrently. `pushed` is when the other registry got it. May be nil.
 	Differs func(repository, tag string, pushed time.Time)
 	// Progress is called after each manifest and each repository, never concurrently. May be nil.

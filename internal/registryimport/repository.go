@@ -90,21 +90,6 @@ func (p *one) tags(ctx context.Context) error {
 	return nil
 }
 
-// wants says whether the import will write the tag, which points to the manifest `d`. If not, nothing
-// may need the manifest's blobs.
-func (p *one) wants(tag string, d oci.Digest) bool {
-	here, there := p.have.Tags[tag]
-	return oci.ValidateTag(tag) == nil && (!there || here.Digest != d && p.movedAfter(here.Pushed, tag))
-}
-
-// unclear says whether nobody can tell if the other registry's tag, which points to the manifest `d`, or
-// that of Purser was pushed later: the former has a time of the future, and Purser has never had its
-// manifest.
-func (p *one) unclear(here catalog.TaggedManifest, tag string, d oci.Digest) bool {
-	pushed := p.from.tags[tag].pushed
-	return here.Digest != d && pushed.After(time.Now()) && here.Pushed.Before(pushed) && !p.have.Manifests[d]
-}
-
 // ahead adds the blobs of several images at once, which halves the number of transactions. If it
 // skips an image, because something is wrong with it, tagged finds the same.
 func (p *one) ahead(ctx context.Context, digests []oci.Digest) error {
@@ -151,7 +136,7 @@ func (p *one) tagged(ctx context.Context, d oci.Digest, tags []string) error {
 			moved = append(moved, tag)
 		case p.unclear(here, tag, d):
 			p.skip(Skip{Repository: p.name, Tag: tag, Digest: d, Reason: fmt.Sprintf(
-				"it points to %s in Purser, and its time in the other registry, %s, is in the future, so it isn't known which push was later: push it again there with a right clock, or copy it",
+				"it points to %s in Purser, and its time in the other registry, %s, is in the future, so it isn't known which push was later: if that of the other registry was, push it again there with a right clock, or copy it",
 				here.Digest, p.from.tags[tag].pushed.UTC().Format(time.RFC3339))})
 			delete(p.from.tags, tag)
 		default:

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -233,4 +234,20 @@ func hash(ctx context.Context, s blob.Store, key string, a oci.Algorithm) (oci.D
 func (p *one) movedAfter(at time.Time, tag string) bool {
 	pushed := p.from.tags[tag].pushed
 	return at.Before(pushed) && !pushed.After(time.Now())
+}
+
+// wants says whether the import will write the tag, which points to the manifest `d`. If not, nothing
+// may need the manifest's blobs.
+func (p *one) wants(tag string, d oci.Digest) bool {
+	here, there := p.have.Tags[tag]
+	return oci.ValidateTag(tag) == nil && (!there || here.Digest != d && p.movedAfter(here.Pushed, tag))
+}
+
+// unclear says whether the other registry's tag, which points to the manifest `d`, may have moved since it
+// was imported: it has a time of the future, and Purser hasn't its manifest, but still points to one of
+// the other registry.
+func (p *one) unclear(here catalog.TaggedManifest, tag string, d oci.Digest) bool {
+	pushed := p.from.tags[tag].pushed
+	_, theirs := p.from.manifests[here.Digest]
+	return theirs && here.Digest != d && pushed.After(time.Now()) && here.Pushed.Before(pushed) && !p.have.Manifests[d]
 }

@@ -292,7 +292,7 @@ func TestPairsAreBounded(t *testing.T) {
 	}
 }
 
-// Who logs in from many addresses takes no room from others: a new address replaces the one that was
+// An account that logs in from many addresses takes no room from others: a new address replaces the one that was
 // used least recently, of this account or of robots of this namespace, even if the table is huge.
 func TestPairsOfAnAccountAreBounded(t *testing.T) {
 	t.Parallel()

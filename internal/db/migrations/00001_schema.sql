@@ -1051,10 +1051,12 @@ CREATE TABLE holdreporters (
     cluster        text,
     unresolved     bigint NOT NULL DEFAULT 0,
     unresolved_first text[] NOT NULL DEFAULT '{}',
+    postponed      interval NOT NULL DEFAULT '0',
     UNIQUE NULLS NOT DISTINCT (namespace_id, name)
 );
 COMMENT ON TABLE holdreporters IS 'who reports what is deployed: clusters, hosts, pipelines';
 COMMENT ON COLUMN holdreporters.namespace_id IS 'where its holds are in force; NULL: in every namespace';
+COMMENT ON COLUMN holdreporters.postponed IS 'by how much absences have postponed the end of the lease, and of what was left out: see holds.ends_at';
 COMMENT ON COLUMN holdreporters.kind IS 'kubernetes, docker and so on: for people';
 COMMENT ON COLUMN holdreporters.revision IS 'rises with each change of its digests';
 COMMENT ON COLUMN holdreporters.digests IS 'number of its holds, with those that it has left out and that have not ended';
@@ -1081,17 +1083,16 @@ CREATE TABLE holds (
 );
 COMMENT ON TABLE holds IS 'digests that reporters hold';
 COMMENT ON COLUMN holds.used_by IS 'what uses it there, such as a pod: for people';
-COMMENT ON COLUMN holds.ends_at IS 'when it ends, unless the reporter''s lease ends before: its reporter has left it out; NULL: with the lease';
+COMMENT ON COLUMN holds.ends_at IS 'when it ends, but for holdreporters.postponed, unless the reporter''s lease ends before: its reporter has left it out; NULL: with the lease';
 COMMENT ON COLUMN holds.names IS 'names of images, such as those of tags, by which its reporter found it: it stays while one of them can''t be resolved; *: any';
 
 CREATE INDEX holds_reporter_id_idx ON holds (reporter_id, digest);
-CREATE INDEX holds_ends_at_idx ON holds (ends_at) WHERE ends_at IS NOT NULL;
 
 CREATE VIEW live_holds AS
 SELECT h.digest, h.used_by, h.since, r.id AS reporter_id, r.name AS reporter, r.namespace_id,
-    LEAST(r.expires_at, h.ends_at) AS expires_at
+    LEAST(r.expires_at, h.ends_at + r.postponed) AS expires_at
 FROM holds h JOIN holdreporters r ON r.id = h.reporter_id
-WHERE r.expires_at > now() AND (h.ends_at IS NULL OR h.ends_at > now());
+WHERE r.expires_at > now() AND (h.ends_at IS NULL OR h.ends_at + r.postponed > now());
 
 -- ---------------------------------------------------------------------------------------------
 -- Quotas of namespaces: how many bytes, repositories and tags a namespace may have

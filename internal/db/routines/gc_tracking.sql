@@ -28,10 +28,12 @@ CREATE OR REPLACE FUNCTION gc_review_after (e text)
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
-    delay interval := (SELECT value FROM gc_review_after_defaults WHERE event = e);
+    delay interval;
+    t timestamptz;
 BEGIN
-    delay := COALESCE(delay, interval '1 day');
-    RETURN purser_time() + delay + random() * LEAST(delay / 10, interval '1 hour');
+    SELECT COALESCE((SELECT value FROM gc_review_after_defaults WHERE event = e), interval '1 day'), GREATEST(now(), (SELECT trusted_at FROM clock))
+    INTO delay, t;
+    RETURN t + delay + random() * LEAST(delay / 10, interval '1 hour');
 END;
 $$;
 

@@ -98,17 +98,18 @@ BEGIN
             WHERE o.top_level_namespace_id = namespace AND o.repository_id = repository AND o.id BETWEEN x.child_id AND x.child_id
             ORDER BY o.id LIMIT 1) c
     ), found AS MATERIALIZED (
-        SELECT DISTINCT ON (d.top, r.id) d.top, r.id AS reporter_id, r.name, h.digest, h.used_by, LEAST(r.expires_at, h.ends_at) AS expires_at
+        SELECT DISTINCT ON (d.top, r.id) d.top, r.id AS reporter_id, r.name, h.digest, h.used_by, LEAST(r.expires_at, h.ends_at + r.postponed) AS expires_at
         FROM (
             SELECT b.top, b.digest FROM below b
             UNION ALL
             SELECT t.id, t.subject FROM tops t WHERE t.subject IS NOT NULL) d
         CROSS JOIN LATERAL (
             SELECT o.reporter_id, o.digest, o.used_by, o.ends_at FROM holds o
-            WHERE o.digest BETWEEN d.digest AND d.digest AND (o.ends_at IS NULL OR o.ends_at > now()) ORDER BY o.digest OFFSET 0) h
+            WHERE o.digest BETWEEN d.digest AND d.digest ORDER BY o.digest OFFSET 0) h
         CROSS JOIN LATERAL (
-            SELECT o.id, o.name, o.expires_at FROM holdreporters o
+            SELECT o.id, o.name, o.expires_at, o.postponed FROM holdreporters o
             WHERE o.id BETWEEN h.reporter_id AND h.reporter_id AND o.expires_at > now() AND (o.namespace_id IS NULL OR o.namespace_id = namespace)
+                AND (h.ends_at IS NULL OR h.ends_at + o.postponed > now())
             ORDER BY o.id LIMIT 1) r
         ORDER BY d.top, r.id, d.digest
     )
@@ -141,14 +142,15 @@ BEGIN
             SELECT decode(CASE WHEN t.name LIKE 'sha512-%' THEN '02' ELSE '01' END || substring(t.name FROM 8 FOR 64), 'hex') AS first
             WHERE t.name ~ '^sha(256|512)-[0-9a-f]{64}' OFFSET 0) d
     )
-    SELECT i.name, r.name, h.digest, h.used_by, LEAST(r.expires_at, h.ends_at)
+    SELECT i.name, r.name, h.digest, h.used_by, LEAST(r.expires_at, h.ends_at + r.postponed)
     FROM images i
     CROSS JOIN LATERAL (
         SELECT o.reporter_id, o.digest, o.used_by, o.ends_at FROM holds o
-        WHERE o.digest BETWEEN i.first AND i.last AND (o.ends_at IS NULL OR o.ends_at > now()) ORDER BY o.digest OFFSET 0) h
+        WHERE o.digest BETWEEN i.first AND i.last ORDER BY o.digest OFFSET 0) h
     CROSS JOIN LATERAL (
-        SELECT o.name, o.expires_at FROM holdreporters o
+        SELECT o.name, o.expires_at, o.postponed FROM holdreporters o
         WHERE o.id BETWEEN h.reporter_id AND h.reporter_id AND o.expires_at > now() AND (o.namespace_id IS NULL OR o.namespace_id = namespace)
+                AND (h.ends_at IS NULL OR h.ends_at + o.postponed > now())
         ORDER BY o.id LIMIT 1) r
     UNION
     SELECT i.name, m.reporter, m.digest, m.used_by, m.expires_at

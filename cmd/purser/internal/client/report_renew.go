@@ -36,6 +36,7 @@ type renewal struct {
 	// whole, request and ending are how long a report and a request to the registry may take, and how long
 	// a report may go on after its time. 0: the longest times.
 	whole, request, ending time.Duration
+	shortest               time.Duration // lease that there may be. 0: hold.MinLease
 	ends                   time.Time     // of the holds, without a further report; zero: unknown
 	retry                  time.Duration // pause before the last report that was tried again
 	shortened              bool          // somebody was told that reports come more often than after --interval
@@ -135,7 +136,7 @@ func (r *reporting) due(interval time.Duration, now time.Time) time.Duration {
 		wait = min(wait, age.Duration()/perLease)
 	}
 	if !r.ends.IsZero() {
-		left := max(r.ends.Sub(now), hold.MinLease) // no lease is shorter, so less is an error of a clock
+		left := max(r.ends.Sub(now), cmp.Or(r.shortest, hold.MinLease)) // no lease is shorter, so less is an error of a clock
 		wait = min(wait, left/perLease)
 	}
 	return max(wait, time.Second)

@@ -14,7 +14,7 @@ import (
 )
 
 // placeWithin is how long the doctor waits for a look at a place of backups.
-const placeWithin = 2 * time.Second
+const placeWithin = 10 * time.Second
 
 // examineBackupPlaces looks whether backups are only on disks of the registry itself. A place that isn't a
 // directory of this machine is elsewhere.
@@ -52,7 +52,7 @@ func (d *doctor) comparePlaces(ctx context.Context, list []backup.Standing, ownD
 		elsewhere = elsewhere || len(disks[i]) == 0
 		if errors.Is(errs[i], blob.ErrNoAnswer) {
 			d.find(levelWarning, "backups in "+s.Place, "see why the server of its volume doesn't answer, and mount it again",
-				"its file system hangs, and so does each backup there")
+				"it didn't answer within %s, so backups there hang too", placeWithin)
 			continue
 		}
 		if errs[i] != nil {

@@ -57,7 +57,7 @@ func TestDoctorOfHangingPlaces(t *testing.T) {
 			t.Errorf("%v after %v", err, took)
 		}
 		for _, place := range []string{"/mnt/backup", "/mnt/another"} {
-			wants(t, d.findings, levelWarning, "backups in "+place, "hangs")
+			wants(t, d.findings, levelWarning, "backups in "+place, "hang too")
 		}
 		if len(d.findings) != 2 {
 			t.Errorf("found %+v, want two", d.findings)
