@@ -272,6 +272,8 @@ func TestUIOperations(t *testing.T) {
 	b.do("deleting without the right name", chromedp.SendKeys(confirm, "acme/other"), chromedp.Click(chromedp.CSS("section.danger button[value=delete]")))
 	b.wait("it is refused", `document.querySelector(".notice.bad")`)
 	b.do("deleting", chromedp.Clear(confirm), chromedp.SendKeys(confirm, "acme/deep/er/name"), chromedp.Click(chromedp.CSS("section.danger button[value=delete]")))
+	// A page that is opened while the browser follows the answer's redirect would be aborted.
+	b.wait("the browser leaves the repository", `document.readyState == "complete" && !location.pathname.startsWith("/ui/repositories/acme/deep/er/name")`)
 	eventually(t, time.Minute, func() error {
 		if status := getStatus(t.Context(), r.URL()+"/v2/acme/deep/er/name/manifests/latest"); status != 404 {
 			return fmt.Errorf("the deleted repository: %d", status)
