@@ -87,10 +87,10 @@ const (
 	DefaultMaxLease   = 30 * 24 * time.Hour
 	DefaultLease      = 24 * time.Hour
 	MinLease          = time.Minute
-	maxUsedBy         = 256 // bytes
-	maxKind           = 64  // bytes
-	maxReports        = 2   // that are handled at once
-	maxWaiting        = 1 << 20
+	maxUsedBy         = 256     // bytes
+	maxKind           = 64      // bytes
+	maxReports        = 2       // that are handled at once
+	maxWaiting        = 1 << 20 // more than ever wait in lines: those have no bound of their own
 	// MaxMissing is how many missing digests an answer lists.
 	MaxMissing = 100
 )

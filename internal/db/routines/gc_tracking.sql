@@ -20,9 +20,10 @@
 -- to find the tags that were moved.
 
 -- gc_review_after returns the time from which a blob or manifest may be reviewed after the
--- event e. That is now, or the last trusted time if the clock is behind, plus the event's configured delay (default one day) plus a random time
--- of up to a tenth of the delay, at most an hour, so that a burst of events doesn't become a
--- burst of reviews. Nothing is added to a delay of zero. Triggers call it once per statement.
+-- event e. That is now, or the last trusted time if the clock is behind, plus the event's
+-- configured delay (default one day) plus a random time of up to a tenth of the delay, at most
+-- an hour, so that a burst of events doesn't become a burst of reviews. Nothing is added to a
+-- delay of zero. Triggers call it once per statement.
 CREATE OR REPLACE FUNCTION gc_review_after (e text)
     RETURNS timestamptz
     LANGUAGE plpgsql VOLATILE

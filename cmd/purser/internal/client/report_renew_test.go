@@ -47,15 +47,7 @@ func TestReportRenewsInTime(t *testing.T) {
 			r := addReporting(cmd, "kubernetes")
 			r.hosts, r.interval, r.shortest = []string{"r.example"}, time.Hour, 3*time.Second
 			o := kube.Options{Kubeconfig: newTestCluster(t, "uid", testPod("a", "r.example/acme/app@sha256:1111111111111111111111111111111111111111111111111111111111111111")).config}
-			read := func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) }
-			ended := make(chan error, 1)
-			go func() {
-				if c.watch {
-					ended <- r.watch(cmd, api.NewClient(server), "prod", o, read)
-				} else {
-					ended <- r.run(cmd, api.NewClient(server), "prod", read)
-				}
-			}()
+			ended := r.begin(cmd, server, o, c.watch)
 			for n := range c.reports {
 				select {
 				case <-sent:
@@ -135,15 +127,7 @@ func TestReportThatHangs(t *testing.T) {
 			r.hosts, r.interval = []string{"r.example"}, c.interval
 			r.whole, r.ending = 300*time.Millisecond, 300*time.Millisecond
 			o := kube.Options{Kubeconfig: path}
-			read := func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) }
-			ended := make(chan error, 1)
-			go func() {
-				if c.watch {
-					ended <- r.watch(cmd, api.NewClient(server), "prod", o, read)
-				} else {
-					ended <- r.run(cmd, api.NewClient(server), "prod", read)
-				}
-			}()
+			ended := r.begin(cmd, server, o, c.watch)
 			select {
 			case err := <-ended:
 				const want = "the report was given up after 300ms: a command for credentials in the kubeconfig may hang"
@@ -155,4 +139,18 @@ func TestReportThatHangs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// begin lets a reporter report, once and again or as a watcher, and returns the error with which it ends.
+func (r *reporting) begin(cmd *cobra.Command, server *url.URL, o kube.Options, watch bool) <-chan error {
+	read := func(ctx context.Context) (report.Deployed, error) { return kube.Read(ctx, o) }
+	ended := make(chan error, 1)
+	go func() {
+		if watch {
+			ended <- r.watch(cmd, api.NewClient(server), "prod", o, read)
+		} else {
+			ended <- r.run(cmd, api.NewClient(server), "prod", read)
+		}
+	}()
+	return ended
 }

@@ -54,9 +54,10 @@ func backupCommand(src *command.Source) *cobra.Command {
 			"then. Blobs that an earlier backup in TARGET has aren't copied again. Until the end of the backup,\n" +
 			"garbage collection deletes nothing from the blob store.\n\n" + targetText +
 			"\nA backup that fails or is interrupted leaves the blobs that it has copied, with which the next one goes\n" +
-			"on. One that was killed also leaves its part of the database, and is never restored. The exit code is 4 if the store lacks blobs or has damaged ones: the backup is\n" +
-			"complete without them. It is 3 if TARGET doesn't have the backup which the database knows there, since\n" +
-			"its volume may not be mounted; if the backups there are lost, --new-place begins anew.",
+			"on. One that was killed also leaves its part of the database, and is never restored. The exit code is 4\n" +
+			"if the store lacks blobs or has damaged ones: the backup is complete without them. It is 3 if TARGET\n" +
+			"doesn't have the backup which the database knows there, since its volume may not be mounted; if the\n" +
+			"backups there are lost, --new-place begins anew.",
 		Example:     "  purser backup /srv/backup\n  purser backup --keep 14 s3://backups/purser",
 		Args:        cobra.ExactArgs(1),
 		Annotations: map[string]string{command.TakesArguments: "yes"},
