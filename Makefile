@@ -41,7 +41,7 @@ test-all: ## every test, with the race detector and more of everything: for the 
 	@FUZZTIME=$(FUZZTIME) $(SUITE) all
 
 test-short: ## the quick tests, with what is installed
-	go test -short -timeout 5m ./... ./bench/... ./loosefk/migratetest/...
+	go test -short -timeout 5m ./... ./bench/... ./e2e/... ./loosefk/... ./loosefk/contrib/... ./loosefk/integrationtest/...
 
 lint: ## gofmt, and the checks of go vet, staticcheck and tools/analyzers
 	@$(SUITE) lint

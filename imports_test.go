@@ -1,14 +1,17 @@
 package purser_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -40,40 +43,41 @@ var layers = map[string]rule{
 	// The public packages are used without Purser.
 	"loosefk/internal/pg":        {only: true},
 	"loosefk/internal/installed": {only: true, also: []string{"loosefk/internal/pg"}},
-	"loosefk/internal/testdb":    {only: true, testing: true, also: []string{"internal/builtinpg/pgtest", "loosefk/internal/pg"}},
+	"loosefk/internal/testdb":    {only: true, testing: true, also: []string{"loosefk/internal/pg"}},
 	"loosefk": {only: true, also: []string{"loosefk/internal/pg", "loosefk/internal/installed",
 		"loosefk/doctor", "loosefk/generate"}}, // its tests alone use these: both import it
-	"loosefk/migratetest": {only: true, also: []string{"loosefk", "loosefk/generate"}},
-	"loosefk/metrics":     {only: true, also: []string{"loosefk"}},
-	"loosefk/redislock":   {only: true, also: []string{"loosefk"}},
-	"loosefk/doctor":      {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
-	"loosefk/generate":    {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
+	"loosefk/integrationtest":   {only: true, testing: true, also: []string{"loosefk", "loosefk/generate", "loosefk/internal/testdb", "internal/builtinpg/pgtest", "internal/db/dbtest"}},
+	"loosefk/contrib/metrics":   {only: true, also: []string{"loosefk"}},
+	"loosefk/contrib/redislock": {only: true, also: []string{"loosefk"}},
+	"loosefk/doctor":            {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
+	"loosefk/generate":          {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
 	"loosefk/loosefktest": {only: true, testing: true,
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/internal/pg"}},
-	"loosefk/cli": {only: true, // the commands of both tools
+	"loosefk/contrib/cli": {only: true, // the commands of both tools
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/generate"}},
-	"tools/suite":               {only: true},                // "make test" and "make test-all"
-	"tools/mutate":              {only: true},                // which statements are tested
-	"internal/testtool":         {only: true, testing: true}, // the programs that tests drive
-	"internal/testscale":        {only: true, testing: true}, // how much tests do
-	"internal/boundedcache":     {only: true},                // the only one that knows otter
-	"internal/memory":           {only: true},
-	"internal/pgsession":        {only: true},
-	"internal/limit":            {only: true},
-	"internal/netguard":         {only: true}, // which addresses users may make Purser call
-	"internal/worker":           {only: true},
-	"internal/operatorfile":     {only: true}, // how files that settings name are read
-	"internal/fileowner":        {only: true}, // whose files are that root makes
-	"internal/gc/events":        {only: true},
-	"internal/oci":              {layer: 1},
-	"internal/upstream":         {layer: 2}, // reads other registries
-	"internal/builtinpg":        {layer: 1},
-	"internal/builtinpg/pgtest": {layer: 1, also: []string{"internal/builtinpg"}, testing: true},
-	"internal/config":           {layer: 1},
-	"internal/db":               {layer: 2},
-	"internal/db/dbtest":        {layer: 2, also: []string{"internal/db"}, testing: true},
-	"internal/blob":             {layer: 2},
-	"internal/blob/s3":          {layer: 2, also: []string{"internal/blob"}},
+	"tools/suite":                          {only: true},                // "make test" and "make test-all"
+	"tools/mutate":                         {only: true},                // which statements are tested
+	"internal/testtool":                    {only: true, testing: true}, // the programs that tests drive
+	"internal/testscale":                   {only: true, testing: true}, // how much tests do
+	"internal/boundedcache":                {only: true},                // the only one that knows otter
+	"internal/memory":                      {only: true},
+	"internal/pgsession":                   {only: true},
+	"internal/limit":                       {only: true},
+	"internal/netguard":                    {only: true}, // which addresses users may make Purser call
+	"internal/worker":                      {only: true},
+	"internal/operatorfile":                {only: true}, // how files that settings name are read
+	"internal/fileowner":                   {only: true}, // whose files are that root makes
+	"internal/gc/events":                   {only: true},
+	"internal/oci":                         {layer: 1},
+	"internal/upstream":                    {layer: 2}, // reads other registries
+	"internal/builtinpg":                   {layer: 1},
+	"internal/builtinpg/pgtest":            {layer: 1, also: []string{"internal/builtinpg"}, testing: true},
+	"internal/builtinpg/pgtest/testserver": {only: true, also: []string{"internal/builtinpg/pgtest"}, testing: true},
+	"internal/config":                      {layer: 1},
+	"internal/db":                          {layer: 2},
+	"internal/db/dbtest":                   {layer: 2, also: []string{"internal/db"}, testing: true},
+	"internal/blob":                        {layer: 2},
+	"internal/blob/s3":                     {layer: 2, also: []string{"internal/blob"}},
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
@@ -126,7 +130,7 @@ var layers = map[string]rule{
 		also: []string{"cmd/purser/internal/serve"}},
 	"cmd/purser/internal/servetest": {layer: 7, testing: true},
 	"cmd/purser":                    {layer: 9},
-	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession", "internal/limit"}}, // the tool of the public package
+	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/contrib/cli", "loosefk/contrib/metrics", "loosefk/contrib/redislock", "internal/pgsession", "internal/limit"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
 	// only the helpers that give them an empty database and say how much to do.
 	"e2e": {only: true, also: []string{"internal/db/dbtest", "internal/testscale", "internal/testtool"}},
@@ -160,7 +164,7 @@ var clients = []struct {
 		"the S3 client is known to internal/blob/s3, and to its tests' buckets, alone; all others use blob.Store"},
 	{"github.com/danielgtaylor/huma", []string{"internal/api", "internal/server/management"},
 		"huma is the management API's; what its operations do are plain functions of other packages"},
-	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/redislock"},
+	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/contrib/redislock"},
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
 	{"github.com/coreos/go-oidc", []string{"internal/auth/identity"},
 		"which claims are trusted is decided in one place"},
@@ -202,40 +206,63 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestPublicPackageIsSmall checks that loosefk depends only on the modules that the test
-// names, since every application that imports loosefk gets all of these. Metrics for
-// Prometheus are therefore in the package loosefk/metrics.
-func TestPublicPackageIsSmall(t *testing.T) {
+// TestPublicModuleIsSmall: an application that imports loosefk gets PostgreSQL's driver and a parser of
+// YAML, with what these need, into its go.sum, and nothing of the registry. Prometheus, Redis and cobra are
+// therefore in the module loosefk/contrib.
+func TestPublicModuleIsSmall(t *testing.T) {
 	t.Parallel()
 	watchSources(t)
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./loosefk").Output()
+	here, err := filepath.Abs("loosefk")
 	if err != nil {
-		t.Fatalf("go list: %v", err)
+		t.Fatal(err)
 	}
-	allowed := []string{module + "/loosefk", "github.com/jackc/", "go.yaml.in/yaml/", "golang.org/x/text/", "golang.org/x/sync/"}
-	for path := range strings.Lines(string(out)) {
-		path = strings.TrimSpace(path)
-		first, _, _ := strings.Cut(path, "/")
-		if !strings.Contains(first, ".") || strings.HasPrefix(path, "vendor/") {
-			continue // the standard library
+	const path = module + "/loosefk"
+	app := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":  "module example.com/app\n\ngo 1.26.0\n\nrequire " + path + " v0.0.0\n\nreplace " + path + " => " + strconv.Quote(here) + "\n",
+		"main.go": fmt.Sprintf("package main\n\nimport (\n_ %q\n_ %q\n_ %q\n)\n\nfunc main() {}\n", path, path+"/doctor", path+"/generate"),
+	} {
+		if err := os.WriteFile(filepath.Join(app, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(allowed, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
-			t.Errorf("loosefk depends on %s: whoever imports it would get that too", path)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-mod=mod", "-deps", ".")
+	cmd.Dir = app
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOPROXY=off") // this module's tests have fetched all
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go list in an application: %v\n%s", err, out)
+	}
+	sums, err := os.ReadFile(filepath.Join(app, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The last four are of the tests of PostgreSQL's driver.
+	allowed := []string{"github.com/jackc/", "go.yaml.in/yaml/", "golang.org/x/text", "golang.org/x/sync",
+		"github.com/stretchr/", "github.com/davecgh/go-spew", "github.com/pmezard/go-difflib", "gopkg.in/"}
+	if !bytes.Contains(sums, []byte("github.com/jackc/pgx/v5 ")) {
+		t.Fatalf("go.sum lacks PostgreSQL's driver:\n%s", sums)
+	}
+	for line := range strings.Lines(string(sums)) {
+		if !slices.ContainsFunc(allowed, func(prefix string) bool { return strings.HasPrefix(line, prefix) }) {
+			t.Errorf("loosefk brings %s: whoever imports it gets that too", strings.Fields(line)[0])
 		}
 	}
 }
 
-// TestModuleAlone: go.mod names all that the packages need, so that the module can be built without
+// TestModulesAlone: a go.mod names all that its packages need, so that the module can be built without
 // go.work, as tools/deb and tools/image build a release. With go.work a missing module isn't noticed.
-func TestModuleAlone(t *testing.T) {
+func TestModulesAlone(t *testing.T) {
 	t.Parallel()
 	watchSources(t)
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./...")
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
-		t.Errorf("go list without go.work: %v\n%s", err, stderr.String())
+	for _, dir := range []string{".", "loosefk", "loosefk/contrib"} {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./...")
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err != nil {
+			t.Errorf("go list in %s without go.work: %v\n%s", dir, err, stderr.String())
+		}
 	}
 }
 
@@ -351,7 +378,8 @@ func checkImport(path, imported string, fromTest bool) string {
 func list(t *testing.T) []pkg {
 	t.Helper()
 	watchSources(t)
-	command := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...", "./bench/...", "./loosefk/migratetest/...")
+	command := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports",
+		"./...", "./bench/...", "./e2e/...", "./loosefk/...", "./loosefk/contrib/...", "./loosefk/integrationtest/...")
 	out, err := command.Output()
 	if err != nil {
 		var exit *exec.ExitError

@@ -112,7 +112,7 @@ func TestEveryShownCommand(t *testing.T) {
 var pagesRunHere = map[string]string{
 	"CONTRIBUTING.md":            "", // these commands run the tests
 	"docs/installing.md":         "TestOpsSystemdPackage",
-	"docs/loose-foreign-keys.md": "", // the tests of loosefk/cli run each command; cmd/loosefk compares the page with them
+	"docs/loose-foreign-keys.md": "", // the tests of loosefk/contrib/cli run each command; cmd/loosefk compares the page with them
 	"docs/holds.md":              "TestReportsOfKubernetes",
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Observer receives the results of a worker's runs, for metrics; package loosefk/metrics has
+// Observer receives the results of a worker's runs, for metrics; package loosefk/contrib/metrics has
 // one for Prometheus. Workers call its methods concurrently.
 type Observer interface {
 	// Records is called with three numbers of deleted records of a parent table:

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/loosefk/cli"
+	"github.com/purser-registry/purser/loosefk/contrib/cli"
 )
 
 func main() {

@@ -18,8 +18,8 @@ import (
 
 	"github.com/purser-registry/purser/internal/pgsession"
 	"github.com/purser-registry/purser/loosefk"
-	"github.com/purser-registry/purser/loosefk/cli"
-	"github.com/purser-registry/purser/loosefk/redislock"
+	"github.com/purser-registry/purser/loosefk/contrib/cli"
+	"github.com/purser-registry/purser/loosefk/contrib/redislock"
 )
 
 // source opens the databases and definitions that flags name. Where a flag isn't given, an

@@ -16,7 +16,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/loosefk"
-	"github.com/purser-registry/purser/loosefk/metrics"
+	"github.com/purser-registry/purser/loosefk/contrib/metrics"
 )
 
 func newWorkerCommand(s *source) *cobra.Command {

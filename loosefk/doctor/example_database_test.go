@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // exampleT implements testing.TB for helpers that need one, because an Example has none.
@@ -28,7 +28,7 @@ func (t *exampleT) Skipf(format string, args ...any)  { panic(fmt.Sprintf(format
 func openDatabase() (pool *pgxpool.Pool, done func()) {
 	t := new(exampleT)
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, dbtest.EmptyDSN(t))
+	pool, err := pgxpool.New(ctx, testdb.DSN(t))
 	if err != nil {
 		panic(err)
 	}

@@ -5,12 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/loosefk"
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { testdb.Main(m) }
 
 var (
 	newPool = testdb.NewPool

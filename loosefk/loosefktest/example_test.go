@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 	"github.com/purser-registry/purser/loosefk/loosefktest"
 )
 
@@ -63,7 +63,7 @@ func (t *exampleT) done() {
 func exampleApplication() (*exampleT, *pgxpool.Pool, loosefk.Definitions) {
 	t := new(exampleT)
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, dbtest.EmptyDSN(t))
+	pool, err := pgxpool.New(ctx, testdb.DSN(t))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 	"github.com/purser-registry/purser/loosefk/loosefktest"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) { testdb.Main(m) }
 
 const schema = `
 	CREATE TYPE mood AS ENUM ('good', 'bad');
@@ -49,7 +49,7 @@ steps:
 // tracked.
 func newApp(t *testing.T) (*pgxpool.Pool, loosefk.Definitions) {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+	pool, err := pgxpool.New(t.Context(), testdb.DSN(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestKeys(t *testing.T) {
 }
 
 func testKey(t *testing.T, name, typ string, own []loosefktest.Option) {
-	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+	pool, err := pgxpool.New(t.Context(), testdb.DSN(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func testKey(t *testing.T, name, typ string, own []loosefktest.Option) {
 func TestIn(t *testing.T) {
 	t.Parallel()
 	open := func(sql string) *pgxpool.Pool {
-		pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+		pool, err := pgxpool.New(t.Context(), testdb.DSN(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,9 +22,9 @@ var plans = map[string][]step{
 	"ops":  slices.Concat(programs(), slowPrograms(), []step{operations()}),
 }
 
-// Every package of the modules that are tested together: the registry with the public package,
-// the benchmarks, and the test of loosefk that needs the libraries of migration tools.
-var allPackages = []string{"./...", "./bench/...", "./loosefk/migratetest/..."}
+// Every package of the modules that are tested together: the registry, its benchmarks, the end-to-end
+// tests, the public package, what connects it to other libraries, and its tests with these.
+var allPackages = []string{"./...", "./bench/...", "./e2e/...", "./loosefk/...", "./loosefk/contrib/...", "./loosefk/integrationtest/..."}
 
 // fast is "make test": what runs before each change lands. Only "make test-all" asks that the
 // tests keep to their budgets: the machine of a person may be busy.

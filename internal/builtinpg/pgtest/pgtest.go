@@ -107,25 +107,9 @@ func launch(t testing.TB) {
 		t.Fatal("this package needs a TestMain that calls Main, or nobody removes its databases")
 	}
 	start.Do(func() {
-		if dir, failed = os.MkdirTemp(Place(), dirPrefix); failed != nil {
-			return
-		}
-		if failed = os.Chmod(dir, 0o755); failed != nil {
-			return
-		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
-		server, failed = builtinpg.Start(ctx, builtinpg.Options{
-			DataDir: filepath.Join(dir, "pg"),
-			AnyRole: true, // some tests connect as roles without rights
-			Log:     slog.New(slog.DiscardHandler),
-			Settings: map[string]string{
-				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
-				// Each of the eight tests that run at once may have a few pools, or two servers with 40
-				// connections each.
-				"max_connections": strconv.Itoa(max(700, 200*runtime.GOMAXPROCS(0))), "autovacuum": "off", "shared_buffers": "128MB", "max_wal_size": "256MB",
-			},
-		})
+		server, dir, failed = Start(ctx)
 	})
 	if failed != nil {
 		if os.Getenv("CI") != "" {
@@ -133,6 +117,29 @@ func launch(t testing.TB) {
 		}
 		t.Skipf("needs PostgreSQL 15 or newer: %v", failed)
 	}
+}
+
+// Start starts a server for tests in a temporary directory `dir`, which the caller removes after it has
+// stopped the server, or failed to start it.
+func Start(ctx context.Context) (server *builtinpg.Server, dir string, err error) {
+	if dir, err = os.MkdirTemp(Place(), dirPrefix); err != nil {
+		return nil, "", err
+	}
+	if err = os.Chmod(dir, 0o755); err != nil {
+		return nil, dir, err
+	}
+	server, err = builtinpg.Start(ctx, builtinpg.Options{
+		DataDir: filepath.Join(dir, "pg"),
+		AnyRole: true, // some tests connect as roles without rights
+		Log:     slog.New(slog.DiscardHandler),
+		Settings: map[string]string{
+			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
+			// Each of the eight tests that run at once may have a few pools, or two servers with 40
+			// connections each.
+			"max_connections": strconv.Itoa(max(700, 200*runtime.GOMAXPROCS(0))), "autovacuum": "off", "shared_buffers": "128MB", "max_wal_size": "256MB",
+		},
+	})
+	return server, dir, err
 }
 
 // Empty creates an empty database and returns its DSN. The database is dropped when the

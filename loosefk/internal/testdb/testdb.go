@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
@@ -18,7 +17,7 @@ import (
 // returns a pool for it.
 func NewPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(pgtest.Empty(t))
+	cfg, err := pgxpool.ParseConfig(DSN(t))
 	Must(t, err)
 	cfg.MaxConns = 20
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)

@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/loosefk"
-	"github.com/purser-registry/purser/loosefk/metrics"
+	"github.com/purser-registry/purser/loosefk/contrib/metrics"
 )
 
 // LooseKeys holds the databases and definitions of the registry's loose foreign keys.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/loosefk/cli"
+	"github.com/purser-registry/purser/loosefk/contrib/cli"
 )
 
 // NewRoot makes the command purser, with the given commands as subcommands.

@@ -29,7 +29,7 @@ const (
 	ExitFindings = 4 // the command has done its work and found problems that need somebody
 )
 
-// foundOfLoose is the exit code with which package loosefk/cli reports that a command on
+// foundOfLoose is the exit code with which package loosefk/contrib/cli reports that a command on
 // loose foreign keys has found problems. exitCodeOf turns it into ExitFindings.
 const foundOfLoose = 3
 

@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/loosefk/cli"
+	"github.com/purser-registry/purser/loosefk/contrib/cli"
 )
 
 // looseCommand returns the command loosefk, whose subcommands work on the loose foreign

@@ -13,12 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/loosefk"
-	"github.com/purser-registry/purser/loosefk/metrics"
+	"github.com/purser-registry/purser/loosefk/contrib/metrics"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { testdb.Main(m) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -31,7 +31,7 @@ func must(t *testing.T, err error) {
 // recorded, and the child table builds.
 func newDatabase(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), pgtest.Empty(t))
+	pool, err := pgxpool.New(t.Context(), testdb.DSN(t))
 	must(t, err)
 	t.Cleanup(pool.Close)
 	exec(t, pool, `CREATE TABLE projects (id bigint PRIMARY KEY);

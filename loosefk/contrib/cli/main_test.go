@@ -11,17 +11,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) { testdb.Main(m) }
 
 // newPool creates an empty database for the test, executes the SQL in `setup` there, and
 // returns a pool for it.
 func newPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+	pool, err := pgxpool.New(t.Context(), testdb.DSN(t))
 	must(t, err)
 	t.Cleanup(pool.Close)
 	for _, sql := range setup {

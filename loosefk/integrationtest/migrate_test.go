@@ -1,7 +1,7 @@
-// Package migratetest tests the migrations of package generate with the libraries of goose
-// and golang-migrate. It is a Go module of its own, so that the registry doesn't depend on
-// golang-migrate.
-package migratetest
+// Package integrationtest tests loosefk with what it doesn't depend on: its migrations with the libraries
+// of goose and golang-migrate, its sessions behind PgBouncer and over a connection that is silent. It
+// is a Go module of its own, so that neither loosefk nor the registry depends on golang-migrate.
+package integrationtest
 
 import (
 	"context"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/purser-registry/purser/loosefk/redislock"
+	"github.com/purser-registry/purser/loosefk/contrib/redislock"
 )
 
 // server is a Redis server of one test, which listens on a socket.
