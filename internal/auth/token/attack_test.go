@@ -318,7 +318,7 @@ func FuzzVerify(f *testing.F) {
 		if (err == nil) != (forged == raw) || (c != nil) != (err == nil) {
 			t.Fatalf("%q: got %v, %v", forged, c, err)
 		}
-		if err := checkMembers(base64.RawURLEncoding.EncodeToString([]byte(text))); err == nil && text == "{" {
+		if err := checkMembers([]byte(text)); err == nil && text == "{" {
 			t.Fatal("half an object is accepted")
 		}
 	})

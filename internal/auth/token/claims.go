@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-
-	"github.com/golang-jwt/jwt/v5"
 )
 
 // Claims are what a token says. Claims that Verify has returned are shared: nobody may change
@@ -101,29 +99,11 @@ type payload struct {
 	Patterns  []string `json:"patterns,omitzero"` // an empty list isn't absent: it allows nothing
 }
 
-func (p *payload) GetExpirationTime() (*jwt.NumericDate, error) { return date(p.ExpiresAt), nil }
-func (p *payload) GetIssuedAt() (*jwt.NumericDate, error)       { return date(p.IssuedAt), nil }
-func (p *payload) GetNotBefore() (*jwt.NumericDate, error)      { return date(p.NotBefore), nil }
-func (p *payload) GetIssuer() (string, error)                   { return p.Issuer, nil }
-func (p *payload) GetSubject() (string, error)                  { return p.Subject, nil }
-
-func (p *payload) GetAudience() (jwt.ClaimStrings, error) {
-	return jwt.ClaimStrings{p.Audience}, nil
-}
-
-// date returns nil for a missing time.
-func date(seconds int64) *jwt.NumericDate {
-	if seconds == 0 {
-		return nil
-	}
-	return jwt.NewNumericDate(time.Unix(seconds, 0))
-}
-
 // maxSeconds bounds the times of a token (the year 6429), so that sums don't overflow.
 const maxSeconds = 1 << 37
 
-// Validate makes the checks that jwt.Parser doesn't make. The parser calls it.
-func (p *payload) Validate() error {
+// check returns an error if claims that every token has are missing, or contradict each other.
+func (p *payload) check() error {
 	for _, t := range []int64{p.IssuedAt, p.NotBefore, p.ExpiresAt} {
 		if t <= 0 || t > maxSeconds {
 			return errors.New("a time is missing or out of range")

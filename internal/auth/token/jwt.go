@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
+	"github.com/go-jose/go-jose/v4"
 )
 
 // Issue returns a signed token with the claims, and when it expires. It needs no query, unless
@@ -37,9 +37,7 @@ func (k *Keys) Issue(ctx context.Context, c Claims) (string, time.Time, error) {
 	if p.Access == nil {
 		p.Access = []Access{}
 	}
-	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, &p)
-	t.Header["kid"] = key.id
-	raw, err := t.SignedString(key.private)
+	raw, err := signToken(key, &p)
 	switch {
 	case err != nil:
 		return "", time.Time{}, fmt.Errorf("signing a registry token: %w", err)
@@ -47,6 +45,24 @@ func (k *Keys) Issue(ctx context.Context, c Claims) (string, time.Time, error) {
 		return "", time.Time{}, ErrTooLarge
 	}
 	return raw, time.Unix(p.ExpiresAt, 0), nil
+}
+
+// signToken returns the token with the claims, in the compact form.
+func signToken(key *key, p *payload) (string, error) {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return "", err
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: key.private, KeyID: key.id}},
+		(&jose.SignerOptions{}).WithType("JWT"))
+	if err != nil {
+		return "", err
+	}
+	signed, err := signer.Sign(text)
+	if err != nil {
+		return "", err
+	}
+	return signed.CompactSerialize()
 }
 
 // Verify returns the claims of a token that is valid now. For any other token it returns an
@@ -78,68 +94,72 @@ func (k *Keys) verify(ctx context.Context, raw string) (*Claims, *key, uint64, e
 	if !isCompact(raw) {
 		return nil, nil, 0, fmt.Errorf("%w: it is no JSON Web Token", ErrInvalid)
 	}
-	var p payload
-	var found *key
-	var generation uint64
-	var lookup error // of a lookup that couldn't be made
-	_, err := k.parser.ParseWithClaims(raw, &p, func(t *jwt.Token) (any, error) {
-		id, ok := t.Header["kid"].(string)
-		if !ok || !isKeyID(id) {
-			return nil, errUnknownKey
-		}
-		if found, generation, lookup = k.find(ctx, id); lookup != nil {
-			return nil, lookup
-		}
-		if !strings.HasPrefix(raw, found.header) {
-			return nil, errHeader
-		}
-		return found.public, nil
-	})
-	switch {
-	case lookup != nil && !errors.Is(lookup, ErrInvalid):
-		return nil, nil, 0, lookup
-	case err != nil:
-		return nil, nil, 0, reason(err)
+	signed, err := jose.ParseSignedCompact(raw, []jose.SignatureAlgorithm{jose.EdDSA})
+	if err != nil {
+		return nil, nil, 0, errNoToken
 	}
-	// The signature is right. What follows guards against mistakes of an issuer, not of
+	// The texts of the parser's errors aren't used, as they may repeat parts of the token.
+	id := signed.Signatures[0].Header.KeyID
+	if !isKeyID(id) {
+		return nil, nil, 0, errUnknownKey
+	}
+	found, generation, err := k.find(ctx, id)
+	switch {
+	case errors.Is(err, ErrInvalid):
+		return nil, nil, 0, errUnknownKey
+	case err != nil:
+		return nil, nil, 0, err
+	case !strings.HasPrefix(raw, found.header):
+		return nil, nil, 0, errHeader
+	}
+	text, err := signed.Verify(found.public)
+	if err != nil {
+		return nil, nil, 0, errSignature
+	}
+	var p payload
+	if err := json.Unmarshal(text, &p); err != nil {
+		return nil, nil, 0, errNoToken
+	}
+	// The signature is right. What follows about members guards against mistakes of an issuer, not of
 	// clients.
-	if err := checkMembers(strings.Split(raw, ".")[1]); err != nil {
+	if err := k.check(&p); err != nil {
+		return nil, nil, 0, err
+	}
+	if err := checkMembers(text); err != nil {
 		return nil, nil, 0, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return p.claims(), found, generation, nil
 }
 
 var (
+	errNoToken    = fmt.Errorf("%w: it is no JSON Web Token that can be verified", ErrInvalid)
 	errUnknownKey = fmt.Errorf("%w: it was signed with an unknown key", ErrInvalid)
 	errHeader     = fmt.Errorf("%w: it has a header of another form", ErrInvalid)
+	errSignature  = fmt.Errorf("%w: its signature is wrong", ErrInvalid)
 )
 
-// reason returns an error for clients. The texts of the errors of the parser aren't used, as
-// they may repeat parts of the token.
-func reason(err error) error {
-	for _, own := range []error{errUnknownKey, errHeader} {
-		if errors.Is(err, own) {
-			return own
-		}
-	}
-	text := "its claims are not those of a registry token"
-	switch {
-	case errors.Is(err, jwt.ErrTokenMalformed), errors.Is(err, jwt.ErrTokenUnverifiable):
-		text = "it is no JSON Web Token that can be verified"
-	case errors.Is(err, jwt.ErrTokenSignatureInvalid):
-		text = "its signature is wrong"
-	case errors.Is(err, jwt.ErrTokenInvalidIssuer), errors.Is(err, jwt.ErrTokenInvalidAudience), errors.Is(err, jwt.ErrTokenRequiredClaimMissing):
+// check returns an error for clients if the claims aren't those of a token that is valid here and now.
+func (k *Keys) check(p *payload) error {
+	now, skew := k.opt.Now(), k.opt.Skew
+	text := ""
+	switch err := p.check(); {
+	case err != nil:
+		text = "its claims are not those of a registry token"
+	case p.Issuer != k.opt.Issuer || p.Audience != k.opt.Service:
 		text = "it is for another registry"
-	case errors.Is(err, jwt.ErrTokenExpired):
+	case !now.Before(time.Unix(p.ExpiresAt, 0).Add(skew)):
 		return ErrExpired
-	case errors.Is(err, jwt.ErrTokenNotValidYet), errors.Is(err, jwt.ErrTokenUsedBeforeIssued):
+	case now.Before(time.Unix(max(p.NotBefore, p.IssuedAt), 0).Add(-skew)):
 		text = "it is not valid yet; the clocks of the registry's hosts may differ"
+	default:
+		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrInvalid, text)
 }
 
-// isCompact says whether raw has only the characters of a JSON Web Token. (Decoders of base64
-// skip line breaks.)
+// isCompact says whether raw has only the characters of a JSON Web Token, and its signature is written in
+// the one way in which an encoder writes it. (Decoders of base64 skip line breaks, and ignore the last
+// character's bits that no byte needs.)
 func isCompact(raw string) bool {
 	for i := range len(raw) {
 		switch c := raw[i]; {
@@ -148,17 +168,14 @@ func isCompact(raw string) bool {
 			return false
 		}
 	}
-	return raw != ""
+	_, err := base64.RawURLEncoding.Strict().DecodeString(raw[strings.LastIndexByte(raw, '.')+1:])
+	return raw != "" && err == nil
 }
 
 // checkMembers returns an error if an object in the claims has a member twice, or a member
-// whose name isn't lower-case: decoders differ in what they make of these. segment is the
-// second part of a token, which has been decoded once already.
-func checkMembers(segment string) error {
-	text, err := base64.RawURLEncoding.DecodeString(segment)
-	if err != nil {
-		return err
-	}
+// whose name isn't lower-case: decoders differ in what they make of these. text is the claims, which
+// have been decoded once already.
+func checkMembers(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	type level struct {
 		members map[string]bool // nil in an array

@@ -44,8 +44,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
-
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -101,11 +99,10 @@ type Options struct {
 
 // Keys issues and verifies registry tokens. Its methods may be called concurrently.
 type Keys struct {
-	opt    Options
-	log    *slog.Logger
-	parser *jwt.Parser
-	loop   *worker.Loop
-	cache  *cache
+	opt   Options
+	log   *slog.Logger
+	loop  *worker.Loop
+	cache *cache
 	// interval is reloadInterval; tests change it.
 	interval time.Duration
 	set      atomic.Pointer[keySet] // the known keys; never nil
@@ -146,17 +143,6 @@ func NewKeys(o Options) (*Keys, error) {
 		cache:    newCache(o.CacheBytes),
 		interval: reloadInterval,
 		turn:     make(chan struct{}, 1),
-		parser: jwt.NewParser(
-			jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}),
-			jwt.WithIssuer(o.Issuer),
-			jwt.WithAudience(o.Service),
-			jwt.WithExpirationRequired(),
-			jwt.WithNotBeforeRequired(),
-			jwt.WithIssuedAt(),
-			jwt.WithLeeway(o.Skew),
-			jwt.WithTimeFunc(o.Now),
-			jwt.WithStrictDecoding(),
-		),
 	}
 	k.set.Store(&keySet{})
 	k.loop = worker.New(worker.Options{
