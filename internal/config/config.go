@@ -79,7 +79,7 @@ type Database struct {
 	Migrate    bool
 }
 
-// Storage configures where blobs are stored: in S3 if [Storage.UsesS3] returns true,
+// Storage configures where blobs are stored: in a bucket of S3 if one is named,
 // otherwise in a local directory.
 type Storage struct {
 	Filesystem    Filesystem
@@ -287,7 +287,7 @@ func (c *Config) derive() {
 	switch {
 	case c.isSet("storage.filesystem.path"):
 		fs.Path = absolute(fs.Path)
-	case c.Storage.UsesS3() || c.DataDir == "":
+	case c.Storage.S3.Bucket != "" || c.DataDir == "":
 		fs.Path = ""
 	default:
 		fs.Path = filepath.Join(c.DataDir, "blobs")

@@ -56,7 +56,7 @@ func TestDefaults(t *testing.T) {
 		"log":                    c.Log == Log{Level: "info", Format: "auto", Access: true},
 		"database":               c.Database == Database{Partitions: 4, MaxConns: 20, Migrate: true},
 		"storage.filesystem":     c.Storage.Filesystem.Path == "/data/blobs",
-		"storage.s3":             c.Storage.S3 == S3{Region: "us-east-1", Encryption: "none", Timeout: 30 * time.Second, RedirectTTL: 20 * time.Minute} && !c.Storage.UsesS3(),
+		"storage.s3":             c.Storage.S3 == S3{Region: "us-east-1", Encryption: "none", Timeout: 30 * time.Second, RedirectTTL: 20 * time.Minute} && c.Storage.S3.Bucket == "",
 		"storage.delete_timeout": c.Storage.DeleteTimeout == 2*time.Second,
 		"uploads.max_age":        c.Uploads.MaxAge == 24*time.Hour,
 		"gc":                     c.GC.ReviewAfter == 24*time.Hour && len(c.GC.ReviewAfterEvents) == 0,
@@ -416,7 +416,7 @@ func TestDerivedDefaultsFollowLaterChanges(t *testing.T) {
 		t.Errorf("statistics are in %s", c.Database.Stats)
 	}
 	set("storage.s3.bucket", "images")
-	if c.Storage.Filesystem.Path != "" || !c.Storage.UsesS3() {
+	if c.Storage.Filesystem.Path != "" || c.Storage.S3.Bucket == "" {
 		t.Errorf("%+v", c.Storage)
 	}
 	if err := c.Set("nothing", "", "flag"); err == nil || !strings.Contains(err.Error(), "flag: nothing: there is no such setting") {

@@ -25,9 +25,6 @@ type S3 struct {
 	RedirectTTL time.Duration
 }
 
-// UsesS3 says whether blobs are stored in S3 rather than in a local directory.
-func (s Storage) UsesS3() bool { return s.S3.Bucket != "" }
-
 // Host returns the endpoint's host, with the port if there is one.
 func (s S3) Host() string {
 	host, _, err := s.endpoint()
@@ -79,7 +76,7 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
 // validateS3 reports problems of the storage.s3 settings.
 func (c *Config) validateS3(report func(key, format string, args ...any)) {
 	s := c.Storage.S3
-	if !c.Storage.UsesS3() {
+	if s.Bucket == "" {
 		for _, key := range []string{"endpoint", "prefix", "path_style", "access_key", "secret_key", "ca_file", "encryption", "kms_key", "timeout", "redirect"} {
 			key = "storage.s3." + key
 			if setting := settingOf(key); setting.field(c).show() != setting.def {

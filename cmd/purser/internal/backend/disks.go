@@ -21,8 +21,8 @@ import (
 // PostgreSQL.
 func Disks(cfg *config.Config) blob.Disks {
 	var list blob.Disks
-	if !cfg.Storage.UsesS3() {
-		list = append(list, disk(cfg.Storage, "the blobs", cfg.Storage.Filesystem.Path))
+	if dir := StorageOf(cfg.Storage).Directory(); dir != "" {
+		list = append(list, disk(cfg.Storage, "the blobs", dir))
 	}
 	if cfg.Database.Main == "" {
 		list = append(list, disk(cfg.Storage, "the database", cfg.DataDir))

@@ -43,7 +43,7 @@ func CheckSettings(ctx context.Context, cfg *config.Config, loaded error) error 
 		checkDSN("database.main", cfg.Database.Main),
 		checkDSN("database.stats", cfg.Database.Stats),
 		checkCertificate(ctx, cfg.HTTP.TLS),
-		checkS3(ctx, cfg.Storage),
+		StorageOf(cfg.Storage).check(ctx),
 		checkRedis(cfg),
 		checkHtpasswd(cfg.Auth),
 		checkDirectory(cfg.Auth),
@@ -91,17 +91,6 @@ func checkCertificate(ctx context.Context, t config.TLS) error {
 		return of("http.tls.cert", fmt.Errorf("%s can't be used with the key %s: %w", t.Cert, t.Key, err))
 	}
 	return nil
-}
-
-func checkS3(ctx context.Context, s config.Storage) error {
-	if !s.UsesS3() {
-		return nil
-	}
-	store, err := openBucket(ctx, s.S3)
-	if err != nil {
-		return of("storage.s3", err)
-	}
-	return store.Close()
 }
 
 func checkRedis(cfg *config.Config) error {

@@ -44,7 +44,7 @@ func BackupTarget(ctx context.Context, text string, cfg config.Storage, a S3Acce
 	}
 	bucket, prefix, _ := strings.Cut(rest, "/")
 	prefix = strings.Trim(prefix, "/")
-	if c := cfg.S3; cfg.UsesS3() && bucket == c.Bucket && prefix == c.Prefix {
+	if c := cfg.S3; bucket == c.Bucket && prefix == c.Prefix {
 		return nil, fmt.Errorf("%s is the place of the registry's own blobs: name another bucket or prefix", text)
 	}
 	c := cfg.S3

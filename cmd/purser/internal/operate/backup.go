@@ -107,7 +107,7 @@ func runBackup(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Opti
 	if err := audit.New(metadata).Append(ctx, entry); err != nil {
 		return err
 	}
-	o.Main, o.Stats, o.Store, o.Identity, o.Place = dsn, backend.StatsDSN(cfg, dsn), store, identity, backend.StorePlace(cfg.Storage)
+	o.Main, o.Stats, o.Store, o.Identity, o.Place = dsn, backend.StatsDSN(cfg, dsn), store, identity, backend.StorageOf(cfg.Storage).Place()
 	o.Purser = command.ReadBuild().Version
 	o.Progress = func(p backup.Progress) { tellBackup(progress, p) }
 	r, err := backup.Run(ctx, o)
@@ -411,7 +411,7 @@ func runRestore(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Res
 		return err
 	}
 	o.Store = blob.LeaveRoomBeside(o.Store, backend.Disks(cfg))
-	o.Main, o.Stats, o.Place, o.Partitions = dsn, backend.StatsDSN(cfg, dsn), backend.StorePlace(cfg.Storage), cfg.Database.Partitions
+	o.Main, o.Stats, o.Place, o.Partitions = dsn, backend.StatsDSN(cfg, dsn), backend.StorageOf(cfg.Storage).Place(), cfg.Database.Partitions
 	o.Progress = func(p backup.Progress) { tellBackup(progress, p) }
 	r, err := backup.Restore(ctx, o)
 	progress.Clear()

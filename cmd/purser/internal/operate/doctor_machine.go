@@ -117,8 +117,8 @@ func (d *doctor) examineMachine() error {
 	if d.cfg.Database.Main == "" {
 		places["data_dir"] = d.cfg.DataDir
 	}
-	if !d.cfg.Storage.UsesS3() {
-		places["storage.filesystem.path"] = d.cfg.Storage.Filesystem.Path
+	if dir := backend.StorageOf(d.cfg.Storage).Directory(); dir != "" {
+		places["storage.filesystem.path"] = dir
 	}
 	for setting, path := range places {
 		s, err := spaceOf(path)

@@ -37,7 +37,7 @@ func (d *doctor) examineStore(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	switch place := backend.StorePlace(d.cfg.Storage); {
+	switch place := backend.StorageOf(d.cfg.Storage).Place(); {
 	case s.Store == "" && s.Database == "": // before the first start
 	case !s.Same():
 		d.find(levelError, "the blob store at "+place, `mount the right volume or correct storage; "purser store show" compares them, and "purser store adopt --help" says when to adopt`,
@@ -46,7 +46,7 @@ func (d *doctor) examineStore(ctx context.Context, log *slog.Logger) error {
 		d.find(levelError, "the blob store at "+place, `run "purser check"`, "of %d blobs that were drawn at random it lacks %d", s.Sampled, s.Sampled-s.Found-s.Unreadable)
 	}
 	if s.Unreadable > 0 {
-		d.find(levelError, "the blob store at "+backend.StorePlace(d.cfg.Storage), `let the user that runs Purser read them, or replace the disk; "purser check" names them all`,
+		d.find(levelError, "the blob store at "+backend.StorageOf(d.cfg.Storage).Place(), `let the user that runs Purser read them, or replace the disk; "purser check" names them all`,
 			"of %d blobs that were drawn at random it can't read %d: %v", s.Sampled, s.Unreadable, s.Failure())
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -101,8 +102,8 @@ func importCommand(src *command.Source, more []*cobra.Command) *cobra.Command {
 // directoryInStore returns a directory that the user names as a path relative to the blob store. It
 // may be absolute if the blob store is a directory.
 func directoryInStore(dir string, cfg config.Storage) (string, error) {
-	if filepath.IsAbs(dir) && !cfg.UsesS3() {
-		root, err := filepath.Abs(cfg.Filesystem.Path)
+	if store := backend.StorageOf(cfg).Directory(); filepath.IsAbs(dir) && store != "" {
+		root, err := filepath.Abs(store)
 		if err != nil {
 			return "", err
 		}

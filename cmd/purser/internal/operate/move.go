@@ -141,7 +141,7 @@ func transfer(cmd *cobra.Command, cfg *config.Config, from, to string, beforeEnd
 		return backup.Transferred{}, err
 	}
 	done, err := backup.Transfer(ctx, backup.TransferOptions{
-		From: from, To: to, Stats: string(cfg.Database.Stats), Store: store, Identity: identity, Place: backend.StorePlace(cfg.Storage),
+		From: from, To: to, Stats: string(cfg.Database.Stats), Store: store, Identity: identity, Place: backend.StorageOf(cfg.Storage).Place(),
 		Scratch: filepath.Join(cfg.DataDir, "transfer"), Partitions: cfg.Database.Partitions, Purser: command.ReadBuild().Version,
 		BeforeEnd: beforeEnd, Progress: func(p backup.Progress) { tellBackup(progress, p) }, Log: log,
 	})
@@ -214,7 +214,7 @@ func moveBlobsCommand(src *command.Source) *cobra.Command {
 			}
 			progress := command.NewProgressLine(cmd.ErrOrStderr())
 			o := backup.MoveBlobsOptions{
-				Main: dsn, From: from, FromPlace: backend.StorePlace(cfg.Storage), Identity: identity, To: blob.LeaveRoomBeside(store, backend.Disks(cfg)), ToPlace: backend.StorePlace(to),
+				Main: dsn, From: from, FromPlace: backend.StorageOf(cfg.Storage).Place(), Identity: identity, To: blob.LeaveRoomBeside(store, backend.Disks(cfg)), ToPlace: backend.StorageOf(to).Place(),
 				Finish: finish, Progress: func(p backup.Progress) { tellBackup(progress, p) },
 			}
 			if o.Log, err = command.NewLogger(progress, cfg.Log); err != nil {

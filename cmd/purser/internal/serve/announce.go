@@ -57,9 +57,8 @@ func places(cfg *config.Config) []string {
 	if cfg.Database.Main == "" {
 		list = append(list, cfg.DataDir)
 	}
-	switch s := cfg.Storage; {
-	case s.UsesS3(), len(list) == 0 || s.Filesystem.Path != blobsDir(cfg):
-		list = append(list, backend.StorePlace(s))
+	if s := backend.StorageOf(cfg.Storage); len(list) == 0 || s.Directory() != blobsDir(cfg) {
+		list = append(list, s.Place())
 	}
 	return list
 }

@@ -154,7 +154,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 // fields.
 func (p dependencies) mount(cfg *config.Config, front *server.Server, access access, o management.Options) (*site, error) {
 	o.Server, o.Log, o.Audit, o.System = front, p.log, audit.New(p.db), p.system(cfg)
-	o.Store = blob.Mark(p.store, backend.StoreTrouble(cfg.Storage))
+	o.Store = blob.Mark(p.store, backend.StorageOf(cfg.Storage).TroubleOf)
 	o.Recorder, o.PullStats, o.RedisPulls = p.pulls.recorder, p.pulls.sync, p.pulls.flush
 	o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
 	o.GC.MaxFailures, o.GC.UploadAge = cfg.GC.SetAsideAfter, backend.UploadAge(cfg)

@@ -25,7 +25,7 @@ func (p dependencies) stats() *db.DB {
 // replica id, kind of storage and database.
 func (p dependencies) system(cfg *config.Config) management.System {
 	s := management.System{
-		Version: command.ReadBuild().Version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
+		Version: command.ReadBuild().Version, Replica: p.replica.String(), Storage: backend.StorageOf(cfg.Storage).Kind(), Database: p.db,
 		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {
 			return backend.Migrations(ctx, cfg, p.db.Pool.Config().ConnString())
 		},
@@ -35,9 +35,6 @@ func (p dependencies) system(cfg *config.Config) management.System {
 	}
 	for _, set := range cfg.Settings() {
 		s.Configuration = append(s.Configuration, api.Setting{Name: set.Key, Value: set.Value, Source: set.Source})
-	}
-	if cfg.Storage.UsesS3() {
-		s.Storage = "s3"
 	}
 	return s
 }
