@@ -13,12 +13,12 @@ import (
 // listeners names where programs listen and where they make HTTP servers, by file and function, each with
 // what bounds the connections. Whatever listens elsewhere may be held by unfinished requests.
 var listeners = map[string]string{
-	"cmd/purser/internal/serve/listen.go:open":         "bound, in listeners.go, wraps all of them in limit.Listen",
-	"cmd/purser/internal/serve/manager.go:inherit":     "sockets of systemd, which bound wraps like others",
-	"cmd/purser/internal/serve/listeners.go:newServer": "the only server of the process, which takes the listener's ConnState",
-	"cmd/loosefk/worker.go:serveMetrics":               "serveOn wraps it in limit.Listen",
-	"cmd/loosefk/worker.go:serveOn":                    "the server takes the listener's ConnState",
-	"internal/builtinpg/socket.go:holdsSockets":        "a socket that is closed at once, to find out whether the file system has sockets",
+	"cmd/purser/internal/serve/listen.go:open":      "bound, in the same file, wraps all of them in limit.Listen",
+	"cmd/purser/internal/serve/manager.go:inherit":  "sockets of systemd, which bound wraps like others",
+	"cmd/purser/internal/serve/listen.go:newServer": "the only server of the process, which takes the listener's ConnState",
+	"cmd/loosefk/worker.go:serveMetrics":            "serveOn wraps it in limit.Listen",
+	"cmd/loosefk/worker.go:serveOn":                 "the server takes the listener's ConnState",
+	"internal/builtinpg/socket.go:holdsSockets":     "a socket that is closed at once, to find out whether the file system has sockets",
 }
 
 // listens are the functions and types of the standard library by which programs listen.

@@ -5,9 +5,13 @@ import (
 
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) {
+	testscale.Properties()
+	dbtest.Main(m)
+}
 
 // registry is a complete registry for a test.
 type registry struct{ *servertest.Registry }

@@ -32,12 +32,12 @@ func FuzzRoute(f *testing.F) {
 			}
 			return
 		}
-		joined := strings.NewReplacer("{name}", name, "{ref}", ref).Replace(rt.pattern)
+		joined := strings.NewReplacer("{name}", name, "{ref}", ref).Replace(rt.Pattern)
 		if joined != path && joined != path+"/" {
-			t.Errorf("%q is %s with %q and %q, which is %q", path, rt.pattern, name, ref, joined)
+			t.Errorf("%q is %s with %q and %q, which is %q", path, rt.Pattern, name, ref, joined)
 		}
-		if (name != "") != strings.Contains(rt.pattern, "{name}") || (ref != "") != strings.Contains(rt.pattern, "{ref}") || strings.Contains(ref, "/") {
-			t.Errorf("%q is %s with %q and %q", path, rt.pattern, name, ref)
+		if (name != "") != strings.Contains(rt.Pattern, "{name}") || (ref != "") != strings.Contains(rt.Pattern, "{ref}") || strings.Contains(ref, "/") {
+			t.Errorf("%q is %s with %q and %q", path, rt.Pattern, name, ref)
 		}
 	})
 }
@@ -61,7 +61,7 @@ func FuzzRouteOfName(f *testing.F) {
 			"/v2/{name}/blobs/uploads/{ref}": "00000000-0000-4000-8000-000000000000", "/v2/{name}/blobs/{ref}": digest, "/v2/{name}/manifests/{ref}": tag,
 		} {
 			path := strings.NewReplacer("{name}", name, "{ref}", ref).Replace(pattern)
-			if rt, gotName, gotRef := match(path); rt == nil || rt.pattern != pattern || gotName != name || gotRef != ref {
+			if rt, gotName, gotRef := match(path); rt == nil || rt.Pattern != pattern || gotName != name || gotRef != ref {
 				t.Errorf("%q leads to %v, %q, %q", path, rt, gotName, gotRef)
 			}
 		}

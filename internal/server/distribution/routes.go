@@ -36,36 +36,37 @@ type method struct {
 // route is a path pattern with its HTTP methods. In the pattern, {name} stands for a
 // repository's name, which may contain slashes, and {ref} for a part of the path that contains
 // no slash.
-type route struct {
-	pattern string
-	methods []method
-}
+type route = server.Route[methods]
 
-// routes has all routes of the OCI API (OCI Distribution Specification, "Endpoints"). The
-// function match tries the routes in this order.
-var routes = []route{
-	{"/v2/", []method{
+type methods []method
+
+// routes has all routes of the OCI API (OCI Distribution Specification, "Endpoints").
+var routes = []struct {
+	pattern string
+	methods methods
+}{
+	{"/v2/", methods{
 		{"GET", auth.Ping, (*API).ping}, {"HEAD", auth.Ping, (*API).ping},
 	}},
-	{"/v2/_catalog", []method{
+	{"/v2/_catalog", methods{
 		{"GET", auth.List, (*API).listRepositories}, {"HEAD", auth.List, (*API).listRepositories},
 	}},
-	{"/v2/{name}/tags/list", []method{
+	{"/v2/{name}/tags/list", methods{
 		{"GET", auth.Pull, (*API).listTags}, {"HEAD", auth.Pull, (*API).listTags},
 	}},
-	{"/v2/{name}/referrers/{ref}", []method{
+	{"/v2/{name}/referrers/{ref}", methods{
 		{"GET", auth.Pull, (*API).listReferrers}, {"HEAD", auth.Pull, (*API).listReferrers},
 	}},
-	{"/v2/{name}/blobs/uploads/", []method{{"POST", auth.Push, (*API).startUpload}}},
-	{"/v2/{name}/blobs/uploads/{ref}", []method{
+	{"/v2/{name}/blobs/uploads/", methods{{"POST", auth.Push, (*API).startUpload}}},
+	{"/v2/{name}/blobs/uploads/{ref}", methods{
 		{"GET", auth.Push, (*API).uploadStatus}, {"HEAD", auth.Push, (*API).uploadStatus}, {"PATCH", auth.Push, (*API).patchUpload},
 		{"PUT", auth.Push, (*API).putUpload}, {"DELETE", auth.Push, (*API).cancelUpload},
 	}},
-	{"/v2/{name}/blobs/{ref}", []method{
+	{"/v2/{name}/blobs/{ref}", methods{
 		{"GET", auth.Pull, (*API).getBlob}, {"HEAD", auth.Pull, (*API).headBlob},
 		{"DELETE", auth.Delete, (*API).deleteBlob},
 	}},
-	{"/v2/{name}/manifests/{ref}", []method{
+	{"/v2/{name}/manifests/{ref}", methods{
 		{"GET", auth.Pull, (*API).getManifest}, {"HEAD", auth.Pull, (*API).getManifest},
 		{"PUT", auth.Push, (*API).putManifest}, {"DELETE", auth.Delete, (*API).deleteManifest},
 	}},
@@ -88,42 +89,20 @@ func (a *API) Operations() (list []Operation) {
 	return list
 }
 
-// match returns the first route whose pattern matches the path, with the texts for {name} and
-// {ref}. It matches the fixed parts of a pattern from the path's end, so that a repository's
-// name may itself contain words such as "manifests".
-func match(path string) (rt *route, name, ref string) {
-	for i := range routes {
-		if name, ref, ok := routes[i].match(path); ok {
-			return &routes[i], name, ref
-		}
+var router = newRouter()
+
+func newRouter() *server.Router[methods] {
+	r := &server.Router[methods]{Name: "name"}
+	for _, rt := range routes {
+		r.Add(rt.pattern, rt.methods)
 	}
-	return nil, "", ""
+	return r
 }
 
-func (rt *route) match(path string) (name, ref string, ok bool) {
-	prefix, suffix, named := strings.Cut(rt.pattern, "{name}")
-	if !named {
-		return "", "", path == rt.pattern || path+"/" == rt.pattern
-	}
-	rest, ok := strings.CutPrefix(path, prefix)
-	if !ok {
-		return "", "", false
-	}
-	middle, hasRef := strings.CutSuffix(suffix, "{ref}")
-	if !hasRef {
-		// Clients often leave out the slash at the end of /blobs/uploads/.
-		name, ok = strings.CutSuffix(rest, middle)
-		if !ok {
-			name, ok = strings.CutSuffix(rest, strings.TrimSuffix(middle, "/"))
-		}
-		return name, "", ok && name != ""
-	}
-	i := strings.LastIndexByte(rest, '/')
-	if i < 0 || i == len(rest)-1 {
-		return "", "", false
-	}
-	name, ok = strings.CutSuffix(rest[:i+1], middle)
-	return name, rest[i+1:], ok && name != ""
+// match returns the route whose pattern matches the path, with the texts for {name} and {ref}.
+func match(path string) (rt *route, name, ref string) {
+	found := router.Match(path)
+	return found.Route, found.Values["name"], found.Values["ref"]
 }
 
 // ServeHTTP answers one request.
@@ -140,11 +119,11 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) error {
 	if rt == nil {
 		return server.NothingAt(r)
 	}
-	o.Route = rt.pattern
-	i := slices.IndexFunc(rt.methods, func(m method) bool { return m.name == r.Method })
+	o.Route = rt.Pattern
+	i := slices.IndexFunc(rt.Do, func(m method) bool { return m.name == r.Method })
 	if i < 0 {
-		w.Header().Set("Allow", rt.allow(r.Method))
-		return oci.Errorf(oci.Unsupported, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow(r.Method))
+		w.Header().Set("Allow", rt.Do.allow(r.Method))
+		return oci.Errorf(oci.Unsupported, "%s is not possible at %s, but %s", r.Method, rt.Pattern, rt.Do.allow(r.Method))
 	}
 	if name != "" {
 		if err := oci.ValidateName(name); err != nil {
@@ -154,12 +133,12 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) error {
 	if err := server.CheckRawQuery(r.URL.RawQuery); err != nil {
 		return err
 	}
-	m := &rt.methods[i]
+	m := &rt.Do[i]
 	o.Method = m.name
 	if err := a.server.Authorize(r.Context(), m.access, resource(name)); err != nil {
 		return err
 	}
-	if rt.needsStore(m) && a.opt.WrongStore() {
+	if needsStore(rt, m) && a.opt.WrongStore() {
 		return blob.ErrWrongStore
 	}
 	if m.adds() && a.opt.Room != nil {
@@ -178,11 +157,11 @@ func resource(name string) auth.Resource {
 	return auth.OfRepository(name)
 }
 
-// allow lists the route's HTTP methods for the answer's Allow header. It leaves out `refused`,
+// allow lists a route's HTTP methods for the answer's Allow header. It leaves out `refused`,
 // the method that the client has used.
-func (rt *route) allow(refused string) string {
+func (list methods) allow(refused string) string {
 	var names []string
-	for _, m := range rt.methods {
+	for _, m := range list {
 		if m.name != refused {
 			names = append(names, m.name)
 		}
@@ -193,8 +172,8 @@ func (rt *route) allow(refused string) string {
 // needsStore says whether requests with this method tell clients which blobs exist, or rely on
 // blobs that exist. API.route refuses such requests while the configured store isn't the one
 // that belongs to the database.
-func (rt *route) needsStore(m *method) bool {
-	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
+func needsStore(rt *route, m *method) bool {
+	return strings.HasPrefix(rt.Pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
 }
 
 // adds says whether requests with this method add something to the registry.

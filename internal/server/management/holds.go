@@ -1,7 +1,15 @@
 package management
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -187,4 +195,271 @@ func (a *API) repositoryHolds(ctx context.Context, in *api.RepositoryHoldQuery) 
 	}
 	list, next, err := a.opt.Holds.Repository(ctx, r.NamespaceID, r.ID, after, in.Limit)
 	return &api.RepositoryHoldList{Holds: append([]hold.Holder{}, list...), NextPage: next.String()}, err
+}
+
+const (
+	// itemMemory is about how many bytes of memory an item of a report takes.
+	itemMemory = 512
+	// nameMemory is the same for each name of an item.
+	nameMemory = 1024
+	// itemBytes is how many bytes of the body an item may have on average.
+	itemBytes = 512
+	// maxValue is the longest item, or other value, of a report that is one JSON object, in bytes with
+	// the space before it.
+	maxValue = 256 << 10
+	// maxLine is the longest line of a stream, in bytes.
+	maxLine = 4 << 10
+)
+
+// reportReader reads the body of a report.
+type reportReader struct {
+	body *server.RequestBody
+	in   io.Reader
+	most int // items
+	n    int
+	used int64 // bytes of memory
+}
+
+// readReport reads a report from the body of a request, piece by piece. If it returns an error,
+// the client gets it, and nothing was stored.
+func (a *API) readReport(w http.ResponseWriter, r *http.Request) (*hold.Report, error) {
+	given := r.Header.Get("Content-Type")
+	t, _, err := mime.ParseMediaType(given)
+	if err != nil || t != "application/json" && t != "application/x-ndjson" {
+		return nil, server.Refusal(http.StatusUnsupportedMediaType, "the Content-Type is %.80q and should be application/json or application/x-ndjson", given)
+	}
+	most := a.opt.Holds.MaxDigests()
+	longest := int64(most)*itemBytes + maxBody
+	if r.ContentLength > longest {
+		return nil, reportTooLong(most)
+	}
+	body := a.server.Body(w, r)
+	reader := &reportReader{body: body, in: io.LimitReader(body, longest+1), most: most}
+	report := new(hold.Report)
+	if t == "application/json" {
+		err = reader.object(report)
+	} else {
+		report.Full = true
+		err = reader.lines(report)
+	}
+	if lost := body.LostError(); lost != nil { // it explains the error of the parser
+		return nil, lost
+	}
+	if err == nil && body.Received > longest {
+		err = reportTooLong(most)
+	}
+	return report, err
+}
+
+func reportTooLong(most int) error {
+	return server.Refusal(http.StatusRequestEntityTooLarge, "the report has more than %d digests, or too many bytes", most).
+		WithDetail(map[string]int{"most": most})
+}
+
+// item counts an item with so many names that has so many bytes in the body, and takes memory for it
+// from the request's share.
+func (r *reportReader) item(names int, size int64) error {
+	if r.n++; r.n > r.most {
+		return reportTooLong(r.most)
+	}
+	const step = 1000 * itemMemory
+	before := r.used / step
+	// A byte that is no UTF-8 becomes three.
+	r.used += max(itemMemory+int64(names)*nameMemory, 3*size)
+	if steps := r.used/step - before; steps > 0 || r.n == 1 {
+		_, err := r.body.Lease.Take(r.body.Context(), max(1, steps)*step)
+		return err
+	}
+	return nil
+}
+
+// valueReader is what a decoder of JSON reads from. The decoder keeps a value in memory until it has all
+// of it, so the reader ends a value that is too long, and takes memory from the request's share for
+// what the decoder keeps.
+type valueReader struct {
+	in     io.Reader
+	lease  *limit.Lease
+	ctx    context.Context
+	read   int64 // bytes that the decoder has got
+	done   int64 // those of them before the end of its last value
+	taken  int64 // bytes of memory
+	failed error // ended the reading, for the client
+}
+
+func (r *valueReader) Read(p []byte) (int, error) {
+	kept := r.read - r.done
+	if kept >= maxValue {
+		r.failed = server.Refusal(http.StatusRequestEntityTooLarge, "the report has an item, or another value, of more than %d bytes", maxValue)
+		return 0, r.failed
+	}
+	p = p[:min(int64(len(p)), maxValue-kept)]
+	if more := kept + int64(len(p)) - r.taken; more > 0 {
+		if _, err := r.lease.Take(r.ctx, more); err != nil {
+			r.failed = err
+			return 0, err
+		}
+		r.taken += more
+	}
+	n, err := r.in.Read(p)
+	r.read += int64(n)
+	return n, err
+}
+
+// valueDecoder tells its reader where each value ends.
+type valueDecoder struct {
+	*json.Decoder
+	from *valueReader
+}
+
+func (d *valueDecoder) Token() (json.Token, error) {
+	t, err := d.Decoder.Token()
+	d.from.done = d.InputOffset()
+	return t, err
+}
+
+// Decode decodes the next value.
+func (d *valueDecoder) Decode(v any) error {
+	err := d.Decoder.Decode(v)
+	d.from.done = d.InputOffset()
+	return err
+}
+
+func badReport(format string, args ...any) error {
+	return server.Refusal(http.StatusBadRequest, "the report: "+format, args...)
+}
+
+// lines reads a stream of one item per line. The last line must end with a newline: otherwise a
+// list that was cut off by the client could be taken for the whole list.
+func (r *reportReader) lines(report *hold.Report) error {
+	in := bufio.NewReaderSize(r.in, maxLine)
+	for n := 1; ; n++ {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return nil
+		case errors.Is(err, io.EOF):
+			return badReport("line %d has no newline at its end, so the list may not be complete", n)
+		case errors.Is(err, bufio.ErrBufferFull):
+			return badReport("line %d is longer than %d bytes", n, maxLine)
+		case err != nil:
+			return err
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		var item api.HoldItem
+		if err := json.Unmarshal(line, &item); err != nil {
+			return badReport("line %d: %.400v", n, err)
+		}
+		if err := r.item(len(item.Names), int64(len(line))); err != nil {
+			return err
+		}
+		report.Items = append(report.Items, hold.Item(item))
+	}
+}
+
+// object reads a report as one JSON object, an api.HoldReport.
+func (r *reportReader) object(report *hold.Report) error {
+	values := &valueReader{in: r.in, lease: r.body.Lease, ctx: r.body.Context()}
+	err := r.members(&valueDecoder{json.NewDecoder(values), values}, report)
+	return cmp.Or(values.failed, err) // the first explains the error of the parser
+}
+
+// members reads the object's members.
+func (r *reportReader) members(d *valueDecoder, report *hold.Report) error {
+	if err := expect(d, "it", json.Delim('{')); err != nil {
+		return err
+	}
+	seen := make(map[string]bool)
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return badReport("%.400v", err)
+		}
+		member, _ := name.(string)
+		if seen[member] {
+			return badReport("the member %.40s is there twice", member)
+		}
+		seen[member] = true
+		if err := r.member(d, member, report); err != nil {
+			return err
+		}
+	}
+	if err := expect(d, "it", json.Delim('}')); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return badReport("there is more after its end")
+	}
+	switch report.Full = seen["digests"]; {
+	case report.Full && (seen["base"] || seen["add"] || seen["remove"]):
+		return badReport("it has digests, the whole list, and also base, add or remove, a difference")
+	case !report.Full && !seen["add"] && !seen["remove"] && !seen["base"]:
+		return badReport("it has none of the members digests, add, remove and base")
+	}
+	return nil
+}
+
+// member reads one member of the object.
+func (r *reportReader) member(d *valueDecoder, name string, report *hold.Report) error {
+	switch name {
+	case "base":
+		if err := d.Decode(&report.Base); err != nil {
+			return badReport("base: %.400v", err)
+		}
+		return nil
+	case "digests", "add":
+		return r.list(d, name, func() (int, error) {
+			var item api.HoldItem
+			err := d.Decode(&item)
+			report.Items = append(report.Items, hold.Item(item))
+			return len(item.Names), err
+		})
+	case "remove":
+		return r.list(d, name, func() (int, error) {
+			var digest oci.Digest
+			err := d.Decode(&digest)
+			report.Remove = append(report.Remove, digest)
+			return 0, err
+		})
+	case "unresolved":
+		return r.list(d, name, func() (int, error) {
+			var image api.UnresolvedImage
+			err := d.Decode(&image)
+			report.Unresolved = append(report.Unresolved, hold.Unresolved(image))
+			return 2, err
+		})
+	}
+	return badReport("it has a member %.40q; those that it may have are digests, base, add, remove and unresolved", name)
+}
+
+// list reads an array, for each element of which it calls `next`, which returns how many names the
+// element has.
+func (r *reportReader) list(d *valueDecoder, name string, next func() (names int, err error)) error {
+	if err := expect(d, name, json.Delim('[')); err != nil {
+		return err
+	}
+	for n := 1; d.More(); n++ {
+		begin := d.InputOffset()
+		names, err := next()
+		if err != nil {
+			return badReport("%s: item %d: %.400v", name, n, err)
+		}
+		if err := r.item(names, d.InputOffset()-begin); err != nil {
+			return err
+		}
+	}
+	return expect(d, name, json.Delim(']'))
+}
+
+// expect reads a bracket of `what`.
+func expect(d *valueDecoder, what string, want json.Delim) error {
+	got, err := d.Token()
+	if err != nil {
+		return badReport("%s: %.400v", what, err)
+	}
+	if got != want {
+		return badReport("%s: %s is expected, not %.40q", what, want, fmt.Sprint(got))
+	}
+	return nil
 }

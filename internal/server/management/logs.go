@@ -15,8 +15,10 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/runs"
 )
 
 // auditFilter converts parameters to a filter for the entries of a place. The error that it returns is
@@ -285,4 +287,67 @@ func (a *API) aggregate(ctx context.Context, in *api.LogExport) (*api.Aggregated
 		out.Aggregated = append(out.Aggregated, api.AggregatedLog{Kind: c.Kind, Count: c.Count, Datetime: quayTime(c.Day)})
 	}
 	return out, nil
+}
+
+// The audit log and the runs of auto-pruning keep what was in a namespace that is deleted. Somebody
+// else may make a namespace under the same name, and is shown nothing of that: only those who
+// operate the registry see what has the same name. So it is with a repository's log, which the
+// namespace's administrators may see too.
+
+// seen returns the id of the namespace of this name to whose rows the client is limited, and when it
+// was made; 0 if the client may see the rows of all namespaces that have had the name.
+func (a *API) seen(ctx context.Context, namespace string) (id int64, born time.Time, err error) {
+	err = a.server.Authorize(ctx, auth.Operate, auth.Registry)
+	if code := oci.CodeOf(err); code != oci.Denied && code != oci.Unauthorized {
+		return 0, born, err
+	}
+	return a.catalog.NamespaceRow(ctx, namespace)
+}
+
+// logFilter returns the filter of a request for a part of the log, limited to what the client may see.
+func (a *API) logFilter(ctx context.Context, in api.LogExport) (audit.Filter, error) {
+	f, err := auditFilter(in.LogAt, in.LogFilter)
+	if err != nil || in.Namespace == "" && in.Repository == "" {
+		return f, err
+	}
+	namespace := in.Namespace
+	if namespace == "" {
+		namespace, _, _ = strings.Cut(in.Repository, "/")
+	}
+	if f.NamespaceID, f.Born, err = a.seen(ctx, namespace); err != nil || f.NamespaceID == 0 || in.Repository == "" {
+		return f, err
+	}
+	err = a.server.Authorize(ctx, auth.Administer, auth.OfNamespace(namespace))
+	if code := oci.CodeOf(err); code != oci.Denied && code != oci.Unauthorized {
+		return f, err
+	}
+	f.RepositoryID, err = a.catalog.RepositoryID(ctx, in.Repository)
+	return f, err
+}
+
+// logAct writes an audit entry for an operator's action. The caller does the action afterwards,
+// and only if logAct returns no error. If the registry has no audit log, logAct does nothing.
+func (a *API) logAct(ctx context.Context, kind audit.Kind, detail map[string]any) error {
+	if a.opt.Audit == nil {
+		return nil
+	}
+	return a.opt.Audit.Append(ctx, audit.Entry{Kind: kind, Detail: detail})
+}
+
+// logRun returns a function that writes an audit entry for a run and then calls `work`. If the
+// entry can't be written, the function returns the error and doesn't call `work`. `ctx` is the
+// context of the request that started the run: the audit entry names this request's client.
+// `work` gets the context of the run.
+func logRun[R any](ctx context.Context, a *API, kind audit.Kind, detail map[string]any,
+	work func(ctx context.Context, r *runs.Run[R]) error,
+) func(ctx context.Context, r *runs.Run[R]) error {
+	from := audit.SourceOf(ctx)
+	return func(ctx context.Context, r *runs.Run[R]) error {
+		status, _ := r.View()
+		detail["task"] = status.ID
+		if err := a.logAct(audit.WithSource(ctx, from), kind, detail); err != nil {
+			return err
+		}
+		return work(ctx, r)
+	}
 }

@@ -129,7 +129,7 @@ type API struct {
 	turns   *limit.Turns // of operations that need much processor time
 
 	huma     huma.API
-	routes   []*route // in the order in which they are tried
+	router   server.Router[methods]
 	bound    map[string]*bound
 	document func() (document, error)
 	gc       *runs.List[gcReport]
@@ -145,7 +145,8 @@ func New(o Options) (*API, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
-		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
+		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true},
+		opt:    o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
 		gc:     runs.New[gcReport]("garbage collection", o.Log),
 		bound:  make(map[string]*bound),
 		checks: runs.New[checkReport]("a check", o.Log),
@@ -292,23 +293,24 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // client's access, and reads the body. Its errors are meant for the client.
 func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) {
 	o := server.Observed(r.Context())
-	rt, values, nameParts := a.match(r.URL.EscapedPath())
+	found := a.router.Match(r.URL.EscapedPath())
+	rt, values := found.Route, found.Values
 	if rt == nil {
 		return nil, server.NothingAt(r)
 	}
-	o.Route = rt.pattern
-	op := rt.operation(r.Method)
+	o.Route = rt.Pattern
+	op := rt.Do.of(r.Method)
 	if op == nil {
-		if nameParts > 1 && values["repository"] != "" {
+		if found.NameParts > 1 && values["repository"] != "" {
 			if err := a.checkName(r, auth.Pull, values["repository"]); err != nil {
 				return nil, err
 			}
 		}
-		w.Header().Set("Allow", rt.allow())
-		return nil, server.Refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow())
+		w.Header().Set("Allow", rt.Do.allow())
+		return nil, server.Refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.Pattern, rt.Do.allow())
 	}
 	o.Method = r.Method
-	if strings.HasPrefix(rt.pattern, apiRoot+"/user/") {
+	if strings.HasPrefix(rt.Pattern, apiRoot+"/user/") {
 		values["orgname"] = userNamespace(r.Context()) // for inputs that name their place by api.At
 	}
 	err := checkParameters(r, values)
@@ -318,7 +320,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	repository, named := values["repository"]
 	access, _ := op.Metadata[accessKey].(auth.Access)
 	switch {
-	case named && nameParts > 2:
+	case named && found.NameParts > 2:
 		err = a.checkName(r, access, repository)
 	case named && oci.ValidateName(repository) != nil:
 		err = oci.Errorf(oci.NameInvalid, "%v", oci.ValidateName(repository))

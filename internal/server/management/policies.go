@@ -1,9 +1,13 @@
 package management
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -63,4 +67,197 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 		v.TagPattern = &text
 	}
 	return v
+}
+
+// consent judges a change of policies, and returns what the client says to its warnings. It returns
+// an error, with status 409, if the client hasn't confirmed them.
+func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Change, confirm string) (autoprune.Consent, error) {
+	done, err := a.turn(ctx)
+	if err != nil {
+		return autoprune.Consent{}, err
+	}
+	defer done()
+	found, err := a.opt.Autoprune.Judge(ctx, t, c)
+	if err != nil {
+		return autoprune.Consent{}, err
+	}
+	out := autoprune.Consent{Warnings: found}
+	if confirm == "" && t.Scope() != policy.DefaultScope && c.Defaults == nil { // Quay has no defaults
+		return out, nil
+	}
+	known, err := a.confirmedBefore(ctx, t, c)
+	if err != nil {
+		return out, err
+	}
+	out.Confirmed = slices.Concat(known, policy.Codes(found))
+	if slices.Contains(known, autoprune.Everything) && len(known) == 1 {
+		out.Confirmed = known
+	}
+	slices.Sort(out.Confirmed)
+	if out.Confirmed = slices.Compact(out.Confirmed); out.Confirmed == nil {
+		out.Confirmed = []policy.WarningCode{}
+	}
+	if confirm != "all" {
+		for code := range strings.SplitSeq(confirm, ",") {
+			known = append(known, policy.WarningCode(code))
+		}
+		if left := autoprune.Unconfirmed(found, known); len(left) > 0 {
+			return out, server.Refusal(http.StatusConflict, "nothing was changed, since somebody must confirm this first: %s", strings.Join(policy.Sentences(left), "; ")).
+				WithDetail(map[string]any{"warnings": left})
+		}
+	}
+	return out, nil
+}
+
+// confirmedBefore returns the codes that were confirmed when the policy was saved, if the change
+// leaves it as it is.
+func (a *API) confirmedBefore(ctx context.Context, t autoprune.Target, c autoprune.Change) ([]policy.WarningCode, error) {
+	if c.ID == "" || c.Policy == nil {
+		return nil, nil
+	}
+	s, err := a.opt.Autoprune.Get(ctx, t, c.ID)
+	if err != nil || s.Problem != "" || !s.Policy.Equal(*c.Policy) {
+		return nil, err
+	}
+	return slices.Clone(s.Confirmed), nil
+}
+
+// policyUpdated is the answer to the update of a policy.
+type policyUpdated struct {
+	Warning []string `header:"Warning" doc:"What the policy surely wasn't meant to do, as 299 - \"…\""`
+}
+
+// addPolicies binds the operations on the auto-prune policies of the registry, of namespaces and of
+// repositories.
+func (a *API) addPolicies() {
+	if a.opt.Autoprune == nil {
+		return
+	}
+	serve(a, api.ListPolicies, func(ctx context.Context, in *api.PolicyAt) (*api.PolicyList, error) {
+		list, err := a.opt.Autoprune.List(ctx, targetOf(*in))
+		out := &api.PolicyList{Policies: make([]api.PolicyView, len(list))}
+		for i, s := range list {
+			out.Policies[i] = viewPolicy(s)
+		}
+		return out, err
+	})
+	serve(a, api.CreatePolicy, a.createPolicy)
+	serve(a, api.GetPolicy, func(ctx context.Context, in *api.PolicyItem) (*api.PolicyView, error) {
+		s, err := a.opt.Autoprune.Get(ctx, targetOf(in.PolicyAt), in.UUID)
+		if err != nil {
+			return nil, err
+		}
+		v := viewPolicy(s)
+		return &v, nil
+	})
+	serveAnswer(a, api.UpdatePolicy, a.updatePolicy, nil)
+	serve(a, api.DeletePolicy, a.deletePolicy)
+	serve(a, api.PreviewPolicy, a.previewPolicy)
+	serve(a, api.ForecastPolicy, a.forecastPolicy)
+}
+
+func (a *API) createPolicy(ctx context.Context, in *api.PolicyNew) (*api.PolicyIDBody, error) {
+	wanted, err := parsePolicy(in.Body, "")
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := a.opt.Autoprune.UntaggedWarnings(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	target := targetOf(in.PolicyAt)
+	consent, err := a.consent(ctx, target, autoprune.Change{Policy: &wanted}, in.Confirm)
+	if err != nil {
+		return nil, err
+	}
+	id, err := a.opt.Autoprune.CreateConfirmed(ctx, target, wanted, consent)
+	return &api.PolicyIDBody{UUID: id, Warnings: append(policy.Sentences(consent.Warnings), warnings...), Found: consent.Warnings}, err
+}
+
+func (a *API) updatePolicy(ctx context.Context, in *api.PolicyChange) (*policyUpdated, error) {
+	prune, id := a.opt.Autoprune, in.UUID
+	wanted, err := parsePolicy(in.Body, id)
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := prune.UntaggedWarnings(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	target, version := targetOf(in.PolicyAt), in.Version
+	if s, err := prune.Get(ctx, target, id); err == nil && version != 0 && s.Version != version {
+		return nil, prune.UpdateVersion(ctx, target, id, wanted, version) // says that somebody has saved it
+	}
+	consent, err := a.consent(ctx, target, autoprune.Change{ID: id, Policy: &wanted}, in.Confirm)
+	if err != nil {
+		return nil, err
+	}
+	return &policyUpdated{warningHeaders(append(policy.Sentences(consent.Warnings), warnings...))},
+		prune.UpdateConfirmed(ctx, target, id, wanted, version, consent)
+}
+
+func (a *API) deletePolicy(ctx context.Context, in *api.PolicyRemoval) (*api.PolicyIDBody, error) {
+	id, target := in.UUID, targetOf(in.PolicyAt)
+	consent, err := a.consent(ctx, target, autoprune.Change{ID: id}, in.Confirm)
+	if err != nil {
+		return nil, err
+	}
+	return &api.PolicyIDBody{UUID: id, Found: consent.Warnings}, a.opt.Autoprune.DeleteConfirmed(ctx, target, id, consent)
+}
+
+// warningHeaders formats each warning as a value of the answer's Warning header (OCI
+// Distribution Specification, "Warnings").
+func warningHeaders(texts []string) []string {
+	headers := make([]string, len(texts))
+	for i, text := range texts {
+		headers[i] = "299 - " + strconv.QuoteToASCII(text)
+	}
+	return headers
+}
+
+// previewMemory is how many bytes of memory a preview takes for each tag of the limit: it has four lists,
+// and an entry with long names takes 2 KiB as it is read and as it is sent.
+const previewMemory = 8 << 10
+
+// takePreview takes memory for a preview that lists up to `limit` tags in each list. It returns how many
+// the preview lists: fewer, but not fewer than 100, if there isn't enough memory now.
+func takePreview(ctx context.Context, limit int) (int, error) {
+	lease := server.Observed(ctx).Lease
+	for ; limit > 100; limit = max(limit/2, 100) {
+		if lease.TryStream(int64(limit) * previewMemory) {
+			return limit, nil
+		}
+	}
+	_, err := lease.Take(ctx, int64(limit)*previewMemory)
+	return limit, err
+}
+
+// previewPolicy tells what policies would delete.
+func (a *API) previewPolicy(ctx context.Context, in *api.PreviewInput) (*api.JudgedPreview, error) {
+	policy, err := triedPolicy(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	viewer, err := a.server.Viewer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o, t := autoprune.PreviewOptions{Policy: policy, HideBytes: in.TagsOnly || !viewer.Unlimited()}, targetOf(in.PolicyAt)
+	if o.Limit, err = takePreview(ctx, min(in.Limit, api.MaxPreviewed)); err != nil {
+		return nil, err
+	}
+	done, err := a.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p, err := a.opt.Autoprune.Preview(ctx, t, o)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.JudgedPreview{Preview: *p}
+	if policy != nil {
+		out.Found, err = a.opt.Autoprune.Judge(ctx, t, autoprune.Change{Policy: policy})
+	}
+	return out, err
 }

@@ -3,12 +3,18 @@ package management
 import (
 	"cmp"
 	"context"
+	"errors"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/runs"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // addPruning binds the operations that show the state of auto-pruning in a namespace, let it delete, and
@@ -155,4 +161,153 @@ func (a *API) pruneRun(ctx context.Context, id string) (autoprune.RunDetails, er
 		return autoprune.RunDetails{}, err
 	}
 	return d, nil
+}
+
+// maxFindings limits how many findings of one run are remembered.
+const maxFindings = 1000
+
+// startedRun is the answer to a request that starts a run.
+type startedRun[V any] struct {
+	Location string `header:"Location" doc:"Where to ask for the run"`
+	Body     V
+}
+
+// serveRuns binds the operations on runs of one kind. `view` makes the answer about a run. `start`
+// gets the context of the request, which may end before the run does.
+func serveRuns[B, R, V any](a *API, ops api.RunOperations[B, V], rs *runs.List[R], start func(context.Context, B) (*runs.Run[R], error), view func(api.RunStatus, R) V) {
+	serveAnswer(a, ops.Start, func(ctx context.Context, in *api.RunStart[B]) (*startedRun[V], error) {
+		var b B
+		if in.Body != nil {
+			b = *in.Body
+		}
+		r, err := start(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		status, report := r.View()
+		return &startedRun[V]{server.Observed(ctx).Base + apiRoot + ops.Start.Path + "/" + status.ID, view(status, report)}, nil
+	}, func(out *startedRun[V]) *V { return &out.Body })
+	serve(a, ops.List, func(context.Context, *struct{}) (*api.RunList, error) { return &api.RunList{Runs: rs.Newest()}, nil })
+	serve(a, ops.Get, func(_ context.Context, in *api.RunItem) (*V, error) {
+		r, err := rs.Find(in.ID)
+		if err != nil {
+			return nil, err
+		}
+		v := view(r.View())
+		return &v, nil
+	})
+	serve(a, ops.Cancel, func(_ context.Context, in *api.RunItem) (*V, error) {
+		r, err := rs.Find(in.ID)
+		if err != nil {
+			return nil, err
+		}
+		r.Cancel()
+		v := view(r.View())
+		return &v, nil
+	})
+}
+
+// forecastPolicy tells what policies would have deleted in the past.
+func (a *API) forecastPolicy(ctx context.Context, in *api.ForecastInput) (*autoprune.Forecast, error) {
+	policy, err := triedPolicy(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	done, err := a.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return a.opt.Autoprune.Forecast(ctx, targetOf(in.PolicyAt), autoprune.ForecastOptions{
+		Days: min(in.Days, autoprune.MaxForecastDays), Settings: in.Settings, Policy: policy,
+	})
+}
+
+// freeWithin is how long a plan may take.
+const freeWithin = 50 * time.Second
+
+// free plans to free bytes, or carries out a plan, in a namespace or the registry.
+func (a *API) free(ctx context.Context, input *api.FreeInput) (*api.FreeAnswer, error) {
+	namespace, in, out := input.Namespace, input.Body, new(api.FreeAnswer)
+	if in.Plan == "" {
+		done, err := a.turn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		out.Plan, err = a.opt.Autoprune.PlanFree(ctx, namespace, autoprune.FreeOptions{Bytes: in.Bytes, UnusedFor: in.UnusedFor, Within: freeWithin})
+		if errors.Is(err, worker.ErrRest) {
+			err = oci.Errorf(oci.Unsupported, "nothing may be deleted for its age now: %v", err).WithStatus(http.StatusConflict)
+		}
+		return out, err
+	}
+	if in.Bytes != 0 || in.UnusedFor != "" {
+		return nil, server.Refusal(http.StatusBadRequest, "give a plan, or bytes and unused_for")
+	}
+	request, err := autoprune.ParseFreeRequest(in.Plan)
+	if err != nil {
+		return nil, err
+	}
+	if namespace != "" && !slices.Equal(request.Namespaces, []string{namespace}) {
+		return nil, server.Refusal(http.StatusBadRequest, "plan: it is of another namespace")
+	}
+	started, err := a.opt.Autoprune.Free(ctx, request)
+	out.Started = &started
+	return out, err
+}
+
+// addExceptions binds the operations that make repositories exceptions, in which the policies of the
+// namespace and of the registry delete nothing.
+func (a *API) addExceptions() {
+	prune := a.opt.Autoprune
+	serve(a, api.ListExceptions, func(ctx context.Context, in *api.ExceptionQuery) (*api.ExceptionList, error) {
+		return a.exceptions(ctx, autoprune.Target{Namespace: in.Namespace}, in.Paging)
+	})
+	serve(a, api.GetException, func(ctx context.Context, in *api.InRepository) (*api.ExceptionList, error) {
+		return a.exceptions(ctx, autoprune.Target{Repository: in.Repository}, api.Paging{})
+	})
+	serve(a, api.MakeException, func(ctx context.Context, in *api.ExceptionNew) (*api.None, error) {
+		return nil, prune.Except(ctx, in.Repository, in.Body.Until)
+	})
+	serve(a, api.EndException, func(ctx context.Context, in *api.InRepository) (*api.EndedException, error) {
+		ended, err := prune.EndException(ctx, in.Repository)
+		return &api.EndedException{Ended: ended}, err
+	})
+}
+
+// exceptions lists a page of the exceptions of a namespace or a repository.
+func (a *API) exceptions(ctx context.Context, t autoprune.Target, page api.Paging) (*api.ExceptionList, error) {
+	after, err := pageAfter(page, "exception")
+	if err != nil {
+		return nil, err
+	}
+	found, more, err := a.opt.Autoprune.Exceptions(ctx, t, after, page.Most())
+	out := &api.ExceptionList{Exceptions: append([]autoprune.Exception{}, found...)}
+	if more {
+		out.NextPage = cursor("exception", found[len(found)-1].Repository)
+	}
+	return out, err
+}
+
+// addExemptions binds the operations that list the tags that undos have exempted from policies, and
+// end that.
+func (a *API) addExemptions() {
+	prune := a.opt.Autoprune
+	serve(a, api.ListExemptions, func(ctx context.Context, in *api.ExemptionQuery) (*api.ExemptionList, error) {
+		var after autoprune.ExemptionPlace
+		if _, err := parseCursor(in.NextPage, "exemption", &after); err != nil {
+			return nil, err
+		}
+		list, more, err := prune.Exemptions(ctx, in.Repository, after, in.Most())
+		out := &api.ExemptionList{Exemptions: list}
+		if more {
+			last := list[len(list)-1]
+			out.NextPage = cursor("exemption", autoprune.ExemptionPlace{Tag: last.Tag, Policy: last.Policy})
+		}
+		return out, err
+	})
+	serve(a, api.EndExemptions, func(ctx context.Context, in *api.ExemptionEnd) (*api.EndedExemptions, error) {
+		ended, err := prune.EndExemptions(ctx, in.Repository, in.Tag)
+		return &api.EndedExemptions{Ended: ended}, err
+	})
 }

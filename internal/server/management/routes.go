@@ -3,23 +3,19 @@ package management
 import (
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/server"
 )
 
-// route is a path pattern with its operations by HTTP method. A variable in the pattern, such
-// as {tag}, matches exactly one part of a path between slashes. The variable {repository} may
-// match several parts, since repository names contain slashes.
-type route struct {
-	pattern string
-	parts   []string
-	methods map[string]*operation
-}
+// route is a path with its operations by HTTP method.
+type route = server.Route[methods]
+
+type methods map[string]*operation
 
 // operation is an operation of the API, with the function by which huma parses its input, runs
 // it and writes its output.
@@ -34,12 +30,13 @@ type operation struct {
 // implements huma.Adapter.
 func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	a.makeBodyOptional(op)
-	i := slices.IndexFunc(a.routes, func(rt *route) bool { return rt.pattern == op.Path })
-	if i < 0 {
-		i = len(a.routes)
-		a.routes = append(a.routes, &route{
-			pattern: op.Path, parts: pathParts(op.Path), methods: make(map[string]*operation),
-		})
+	routes := a.router.Routes()
+	i := slices.IndexFunc(routes, func(rt *route) bool { return rt.Pattern == op.Path })
+	var rt *route
+	if i >= 0 {
+		rt = routes[i]
+	} else {
+		rt = a.router.Add(op.Path, methods{})
 	}
 	op.Parameters = slices.DeleteFunc(op.Parameters, func(p *huma.Param) bool {
 		return p.In == "path" && !strings.Contains(op.Path, "{"+p.Name+"}") // api.At names all places
@@ -51,10 +48,9 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	if op.Metadata[ownMemoryKey] != true {
 		o.rows, o.lists = pageRows(op), a.answersWithList(op)
 	}
-	a.routes[i].methods[op.Method] = o
+	rt.Do[op.Method] = o
 	access, _ := op.Metadata[accessKey].(auth.Access)
 	a.bound[op.OperationID] = &bound{operation: o, access: access}
-	slices.SortStableFunc(a.routes, (*route).compare)
 }
 
 // needsBody marks an operation whose handler refuses the body {}, although no member is required by
@@ -92,73 +88,15 @@ func (a *API) makeBodyOptional(op *huma.Operation) {
 	op.Metadata[absentBodyKey] = "{}"
 }
 
-// compare sorts routes into the order in which API.match tries them. Patterns with more parts
-// come first; otherwise {repository} in a short pattern would match parts of the path that are
-// fixed words in a longer pattern, such as "tag". Of two patterns with equally many parts, the
-// one with fewer variables comes first.
-func (rt *route) compare(other *route) int {
-	if d := len(other.parts) - len(rt.parts); d != 0 {
-		return d
-	}
-	return strings.Count(rt.pattern, "{") - strings.Count(other.pattern, "{")
-}
-
-// match returns the route for a path, which is still escaped as the client sent it, or nil if
-// no route matches. `values` has the texts for the pattern's variables. `nameParts` is the
-// number of parts of the path that belong to the repository's name.
-func (a *API) match(path string) (rt *route, values map[string]string, nameParts int) {
-	parts := pathParts(path)
-	for i, part := range parts {
-		var err error
-		if parts[i], err = url.PathUnescape(part); err != nil {
-			return nil, nil, 0
-		}
-	}
-	for _, rt := range a.routes {
-		if values, ok := rt.match(parts); ok {
-			return rt, values, len(parts) - len(rt.parts) + 1
-		}
-	}
-	return nil, nil, 0
-}
-
-// pathParts splits a path at its slashes. It ignores a trailing slash, since some of Quay's
-// paths have one and others don't.
-func pathParts(path string) []string {
-	return strings.Split(strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/"), "/")
-}
-
-func (rt *route) match(parts []string) (values map[string]string, ok bool) {
-	more := len(parts) - len(rt.parts) // parts beyond the pattern's: they belong to the repository's name
-	values = make(map[string]string)
-	for _, want := range rt.parts {
-		n := 1
-		if want == "{repository}" {
-			n += more
-		}
-		if n < 1 || n > len(parts) {
-			return nil, false
-		}
-		value := strings.Join(parts[:n], "/")
-		parts = parts[n:]
-		if name, variable := strings.CutPrefix(want, "{"); variable {
-			values[strings.TrimSuffix(name, "}")] = value
-		} else if value != want {
-			return nil, false
-		}
-	}
-	return values, len(parts) == 0
-}
-
-// operation returns the operation of this route for an HTTP method. It returns nil if the route
-// has none for this method.
-func (rt *route) operation(method string) *operation {
+// of returns the operation of a route for an HTTP method. It returns nil if the route has none for this
+// method.
+func (m methods) of(method string) *operation {
 	if method == http.MethodHead { // net/http leaves out the body
 		method = http.MethodGet
 	}
-	return rt.methods[method]
+	return m[method]
 }
 
-func (rt *route) allow() string {
-	return strings.Join(slices.Sorted(maps.Keys(rt.methods)), ", ")
+func (m methods) allow() string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }

@@ -2,12 +2,15 @@ package management
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/check"
+	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/oci"
@@ -156,6 +159,88 @@ func (a *API) startLooseKeys(ctx context.Context, _ api.LooseRequest) (*runs.Run
 	return a.loose.Start(nil, logRun(ctx, a, audit.RunLooseKeys, map[string]any{}, func(ctx context.Context, r *runs.Run[*loosefk.Result]) error {
 		result, err := keys.Worker.RunOnce(ctx, keys.Database.Name)
 		r.Update(func(report **loosefk.Result) { *report = &result })
+		return err
+	}))
+}
+
+// addClock binds the operations that show whether the clocks are fit to delete by, and confirm the
+// database's clock.
+func (a *API) addClock() {
+	serve(a, api.GetClock, func(ctx context.Context, _ *struct{}) (*api.Clock, error) {
+		state, err := a.clock(ctx)
+		return &state, err
+	})
+	serve(a, api.ConfirmClock, func(ctx context.Context, _ *struct{}) (*api.ClockConfirmed, error) {
+		if a.opt.Clocks == nil {
+			state, err := a.clock(ctx)
+			return &api.ClockConfirmed{Clock: state}, err
+		}
+		if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"confirm": "the database's clock"}); err != nil {
+			return nil, err
+		}
+		doubt, err := a.opt.Clocks.Confirm(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := a.opt.Catalog.MendPushTimes(ctx); err != nil {
+			return nil, err
+		}
+		state, err := a.clock(ctx)
+		return &api.ClockConfirmed{Confirmed: doubt, Clock: state}, err
+	})
+}
+
+func (a *API) clock(ctx context.Context) (state api.Clock, err error) {
+	if a.opt.Clocks == nil {
+		return api.Clock{Deletes: true}, nil
+	}
+	offset, err := a.opt.Clocks.Offset(ctx)
+	state.Offset = offset.Seconds()
+	if d, ok := errors.AsType[*clock.Disagreement](err); ok {
+		state.Problem, state.Doubt = d.Text, d.Doubt
+		return state, nil
+	}
+	state.Deletes = err == nil
+	return state, err
+}
+
+// checkReport is the state of a run that compares the database with the blob store.
+type checkReport struct {
+	request  api.CheckRequest
+	progress check.Progress
+	findings []check.Finding // the first maxFindings
+	found    int64
+	summary  *check.CheckReport // nil while it runs
+}
+
+// addChecks binds the operations on checks of the store.
+func (a *API) addChecks() {
+	serveRuns(a, api.CheckRuns, a.checks, a.startCheck, func(status api.RunStatus, report checkReport) api.CheckRun {
+		p := report.progress
+		return api.CheckRun{
+			RunStatus: status, Deep: report.request.Deep, Repair: report.request.Repair,
+			Progress:      api.CheckProgress{Share: p.Share, Objects: p.Objects, Blobs: p.Blobs, Manifests: p.Manifests, HashedBytes: p.HashedBytes},
+			FindingsTotal: report.found, Findings: report.findings, Summary: report.summary,
+		}
+	})
+}
+
+func (a *API) startCheck(ctx context.Context, req api.CheckRequest) (*runs.Run[checkReport], error) {
+	detail := map[string]any{"deep": req.Deep, "repair": req.Repair, "force": req.Force}
+	return a.checks.Start(checkReport{request: req}, logRun(ctx, a, audit.RunCheck, detail, func(ctx context.Context, r *runs.Run[checkReport]) error {
+		summary, err := check.Run(ctx, check.Options{
+			Catalog: a.catalog, Lists: a.opt.Checks, Store: a.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
+			KeepDoomed: a.opt.GC.Collector.KeepDoomed(),
+			Progress:   func(p check.Progress) { r.Update(func(report *checkReport) { report.progress = p }) },
+			Found: func(f check.Finding) {
+				r.Update(func(report *checkReport) {
+					if report.found++; report.found <= maxFindings {
+						report.findings = append(report.findings, f)
+					}
+				})
+			},
+		})
+		r.Update(func(report *checkReport) { report.summary = &summary })
 		return err
 	}))
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -114,11 +116,7 @@ func (q *request) hasFiles(p pullable) bool {
 		}
 		p.Manifest = found.ManifestData
 	}
-	var manifest struct {
-		Layers []struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"layers"`
-	}
+	var manifest v1.Manifest
 	if err := json.Unmarshal([]byte(p.Manifest), &manifest); err != nil {
 		return false
 	}

@@ -23,10 +23,10 @@ func TestLinksLeadBack(t *testing.T) {
 	other := rapid.StringMatching(`[A-Za-z0-9_%?#&+ :;"'<>-][A-Za-z0-9._%?#&+ :;"'<>/-]{0,20}`).Filter(func(s string) bool {
 		return !strings.HasPrefix(s, "-") && s != "tags"
 	})
-	for _, rt := range u.routes {
+	for _, rt := range u.router.Routes() {
 		rapid.Check(t, func(t *rapid.T) {
 			var values []string
-			for _, part := range rt.parts {
+			for _, part := range strings.Split(rt.Pattern, "/") {
 				switch {
 				case part == "{repository}":
 					values = append(values, repository.Draw(t, part))
@@ -34,17 +34,18 @@ func TestLinksLeadBack(t *testing.T) {
 					values = append(values, other.Draw(t, part))
 				}
 			}
-			at := link(rt.pattern, values...)
-			found, got := u.match(at)
+			at := link(rt.Pattern, values...)
+			match := u.router.Match(at)
+			found, got := match.Route, match.Values
 			if found != rt {
 				// A more specific route may have the same path, such as that of a new thing.
-				if found != nil && strings.Count(found.pattern, "{") < strings.Count(rt.pattern, "{") {
+				if found != nil && strings.Count(found.Pattern, "{") < strings.Count(rt.Pattern, "{") {
 					return
 				}
-				t.Fatalf("%s leads to %+v, want %s", at, found, rt.pattern)
+				t.Fatalf("%s leads to %+v, want %s", at, found, rt.Pattern)
 			}
 			i := 0
-			for _, part := range rt.parts {
+			for _, part := range strings.Split(rt.Pattern, "/") {
 				if variable, ok := strings.CutPrefix(part, "{"); ok {
 					if got[strings.TrimSuffix(variable, "}")] != values[i] {
 						t.Fatalf("%s: %v, want %q", at, got, values)
@@ -61,8 +62,8 @@ func TestMatchRefuses(t *testing.T) {
 	u := new(UI)
 	u.addRoutes()
 	for _, path := range []string{"/ui/repositories/-/tags", "/ui/repositories/a/-/nothing", "/ui/nothing", "/ui/repositories/a/-/-/tags", "/ui/repositories/%zz", "/ui/repositories/"} {
-		if rt, _ := u.match(path); rt != nil {
-			t.Errorf("%s: %s", path, rt.pattern)
+		if rt := u.router.Match(path).Route; rt != nil {
+			t.Errorf("%s: %s", path, rt.Pattern)
 		}
 	}
 }

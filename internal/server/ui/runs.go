@@ -2,6 +2,7 @@ package ui
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -209,4 +210,62 @@ func undoRun(q *request) error {
 		n.Undo = &undo{Action: link("/ui/runs/{run}/undo", id), Text: "Go on", Fields: []field{{"cursor", done.Next}}}
 	}
 	return q.showRun(id, n)
+}
+
+// exceptions adds the repositories in which only their own policies delete: of a namespace the first
+// page of them, of a repository itself.
+func (q *request) exceptions(d *policiesData) error {
+	var list api.ExceptionList
+	var err error
+	if d.Place.IsNamespace() {
+		list, err = run(q, api.ListExceptions, api.ExceptionQuery{PruneNamespace: d.Place.whole()})
+	} else {
+		list, err = run(q, api.GetException, api.InRepository{Repository: d.Place.repository})
+	}
+	if err != nil && !hidden(err) {
+		return err
+	}
+	d.Exceptions = list.Exceptions
+	return nil
+}
+
+// except makes the page's repository an exception, or ends that.
+func (q *request) except(p place, on bool) error {
+	in := api.InRepository{Repository: p.repository}
+	if on {
+		_, err := run(q, api.MakeException, api.ExceptionNew{InRepository: in})
+		return q.showPolicies(noticeOf(err, "The repository is an exception: only its own policies delete here. Without any, it keeps every tag."))
+	}
+	_, err := run(q, api.EndException, in)
+	return q.showPolicies(noticeOf(err, "The policies of the namespace and of the registry delete here again."))
+}
+
+// exemptionsData is the content of the page on the tags of a repository that undos have restored.
+type exemptionsData struct {
+	Place      place
+	Exemptions []autoprune.Exemption
+	Pages      pages
+}
+
+// showExemptions lists the tags of a repository that policies don't select, since an undo has restored
+// them.
+func (q *request) showExemptions(n *notice) error {
+	p := q.place()
+	list, err := run(q, api.ListExemptions, api.ExemptionQuery{InRepository: api.InRepository{Repository: p.repository}, Paging: q.paging("page", 100)})
+	if err != nil {
+		return err
+	}
+	out := q.placePage(p, "/-/policies")
+	out.Crumbs = append(out.Crumbs, crumb{p.Name(), p.Home("")}, crumb{"Policies", p.Home("/-/policies")})
+	out.Title, out.Tabs, out.Notice = "Exemptions", nil, n
+	out.Lead = "An undo has restored these tags. The policies that deleted them don't select them, until somebody ends that or the policy gets another rule."
+	out.Data = exemptionsData{p, list.Exemptions, q.pagesOf(url.Values{}, list.NextPage)}
+	out.Same = []same{command("purser prune exemptions %s", p.Name()), call("GET", p.api("/autoprune/exemptions"))}
+	return q.show("exemptions", out)
+}
+
+// endExemptions lets policies select a tag again, or all tags of the repository.
+func endExemptions(q *request) error {
+	done, err := run(q, api.EndExemptions, api.ExemptionEnd{InRepository: api.InRepository{Repository: q.repository()}, Tag: q.form.Get("tag")})
+	return q.showExemptions(noticeOf(err, "Ended "+plural(done.Ended, "exemption", "exemptions")+". The next run may delete these tags."))
 }

@@ -15,9 +15,15 @@ package ui
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"path"
+	"strconv"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -49,7 +55,7 @@ type UI struct {
 	operations api.Runner
 	version    string
 	log        *slog.Logger
-	routes     []*route
+	router     server.Router[handlers]
 }
 
 // New makes the UI.
@@ -104,12 +110,13 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve finds the route of a request and calls its handler.
 func (u *UI) serve(q *request) error {
-	rt, values := u.match(q.URL.EscapedPath())
+	found := u.router.Match(q.URL.EscapedPath())
+	rt, values := found.Route, found.Values
 	if rt == nil {
 		return server.NothingAt(q.Request)
 	}
 	o := server.Observed(q.Context())
-	o.Route, q.route, q.values = rt.pattern, rt, values
+	o.Route, q.values = rt.Pattern, values
 	for name, value := range values {
 		if err := server.CheckText(name, value); err != nil {
 			return err
@@ -118,17 +125,17 @@ func (u *UI) serve(q *request) error {
 	if err := server.CheckRawQuery(q.URL.RawQuery); err != nil {
 		return err
 	}
-	handler := rt.get
+	handler := rt.Do.get
 	switch q.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodPost:
-		handler = rt.post
+		handler = rt.Do.post
 	default:
 		handler = nil
 	}
 	if handler == nil {
-		q.w.Header().Set("Allow", rt.allow())
-		return server.Refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", q.Method, q.URL.Path, rt.allow())
+		q.w.Header().Set("Allow", rt.Do.allow())
+		return server.Refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", q.Method, q.URL.Path, rt.Do.allow())
 	}
 	o.Method = q.Method
 	if q.Method == http.MethodPost {
@@ -137,4 +144,144 @@ func (u *UI) serve(q *request) error {
 		}
 	}
 	return handler(q)
+}
+
+// route is a path of the UI. What belongs to a repository or a namespace follows "/-/", which no
+// repository's name can contain.
+type route = server.Route[handlers]
+
+// handlers answer GET and POST. A nil handler is a method that the path doesn't have.
+type handlers struct{ get, post func(q *request) error }
+
+func (u *UI) add(pattern string, get, post func(q *request) error) {
+	u.router.Add(pattern, handlers{get, post})
+}
+
+func (h handlers) allow() string {
+	switch {
+	case h.post == nil:
+		return http.MethodGet + ", " + http.MethodHead
+	case h.get == nil:
+		return http.MethodPost
+	}
+	return http.MethodGet + ", " + http.MethodHead + ", " + http.MethodPost
+}
+
+// link returns the path of a page. Each argument takes the place of a variable of the pattern, in
+// order; a repository's slashes stay as they are.
+func link(pattern string, values ...string) string {
+	parts := strings.Split(strings.TrimPrefix(pattern, "/"), "/")
+	for i, part := range parts {
+		if !strings.HasPrefix(part, "{") || len(values) == 0 {
+			continue
+		}
+		names := []string{values[0]}
+		if part == "{repository}" {
+			names = strings.Split(values[0], "/")
+		}
+		for j := range names {
+			names[j] = url.PathEscape(names[j])
+		}
+		parts[i], values = strings.Join(names, "/"), values[1:]
+	}
+	return "/" + strings.Join(parts, "/")
+}
+
+// apiPath returns a path of the management API below its root. Each argument takes the place of a
+// %s, escaped as one part of a path.
+func apiPath(format string, values ...string) string {
+	for _, value := range values {
+		format = strings.Replace(format, "%s", strings.ReplaceAll(url.PathEscape(value), "%", "\x00"), 1)
+	}
+	return strings.ReplaceAll(format, "\x00", "%")
+}
+
+// addRoutes lists all pages and forms.
+func (u *UI) addRoutes() {
+	u.router = server.Router[handlers]{Name: "repository", Escaped: true, NameEnd: "-"}
+	u.addOverview()
+	u.addCleanup()
+	u.addAudit()
+	u.addAccounts()
+	u.addSystem()
+	u.add("/ui/repositories", showRepositories, nil)
+	u.add("/ui/repositories/{repository}", showRepository, nil)
+	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
+	u.add("/ui/namespaces", showNamespaces, nil)
+	u.addPattern()
+	u.addImages()
+	u.addPolicies()
+	u.addRuns()
+	u.addFree()
+	u.addHolds()
+	u.addSettings()
+	u.addTrash()
+	u.addNamespace()
+}
+
+// staticRoot is the prefix of the style sheet, the script and the icon. A digest of the content
+// follows, so that browsers may keep the files for good.
+const staticRoot = root + "static/"
+
+//go:embed static
+var staticFiles embed.FS
+
+type staticFile struct {
+	content     []byte
+	contentType string
+}
+
+// static has the files by their paths, and staticPaths the paths by the files' names.
+var static, staticPaths = loadStatic()
+
+func loadStatic() (map[string]staticFile, map[string]string) {
+	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+	files, paths := make(map[string]staticFile), make(map[string]string)
+	entries, err := staticFiles.ReadDir("static")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range entries {
+		content, err := staticFiles.ReadFile("static/" + e.Name())
+		if err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(content)
+		at := staticRoot + hex.EncodeToString(sum[:8]) + "/" + e.Name()
+		files[at] = staticFile{content, types[path.Ext(e.Name())]}
+		paths[e.Name()] = at
+	}
+	return files, paths
+}
+
+func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
+	o := server.Observed(r.Context())
+	o.Route = staticRoot
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		u.server.Fail(w, r, server.NothingAt(r))
+		return
+	}
+	o.Method = r.Method
+	f, ok := static[r.URL.Path]
+	caching := "public, max-age=31536000, immutable"
+	if !ok { // The page may come from a replica of another version.
+		f, ok = static[staticPaths[path.Base(r.URL.Path)]]
+		ok = ok && strings.Count(strings.TrimPrefix(r.URL.Path, staticRoot), "/") == 1
+		caching = "no-store"
+	}
+	if !ok {
+		u.server.Fail(w, r, server.NothingAt(r))
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", f.contentType)
+	h.Set("Content-Length", strconv.Itoa(len(f.content)))
+	h.Set("Cache-Control", caching)
+	if strings.HasSuffix(r.URL.Path, ".svg") { // an icon may have styles of its own
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	}
+	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodGet {
+		w.Write(f.content) //nolint:errcheck // the client is gone, and knows
+	}
 }

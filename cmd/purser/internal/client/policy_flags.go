@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -275,5 +276,164 @@ func (v attributeFlag) Set(text string) error {
 		*v.p = make(map[string]string)
 	}
 	(*v.p)[key] = value
+	return nil
+}
+
+// keepFlags are the flags that describe a policy's keep rules.
+type keepFlags struct {
+	newest             int
+	groupBy, used      string
+	images, platforms  bool
+	patterns, versions []string
+}
+
+func (f *keepFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.Var(command.Number(&f.newest, 1, policy.MaxNumTags), "keep-newest", "keep the newest `N` tags, whatever policies select them")
+	textFlag(cmd, &f.groupBy, "keep-group", "", "let --keep-newest keep N tags of each group: what the parentheses of this `REGEXP` capture in their names", checkPattern)
+	flags.BoolVar(&f.images, "keep-count-images", false, "let --keep-newest count images: tags of the same manifest count as one")
+	flags.BoolVar(&f.platforms, "keep-per-platform", false, "let --keep-newest keep N tags of each platform, and tags whose platforms aren't all known")
+	textFlag(cmd, &f.used, "keep-used", "", "keep tags that were pushed or used within `AGE`, such as 30d", checkAge)
+	flags.Var(repeatedFlag{&f.patterns, checkPattern}, "keep-pattern", "keep tags in whose names this `REGEXP` is found; may be repeated")
+	flags.Var(repeatedFlag{&f.versions, checkVersions}, "keep-versions",
+		"keep tags by their versions: releases, newest_patches[:N] of each minor version, or newest_prereleases[:N]; may be repeated (`KIND`)")
+}
+
+// given says whether any of the flags was given.
+func (f *keepFlags) given() bool {
+	return f.newest != 0 || f.groupBy != "" || f.images || f.platforms || f.used != "" || len(f.patterns)+len(f.versions) > 0
+}
+
+// rules returns the keep rules in the API's format.
+func (f *keepFlags) rules() (rules []policy.KeepRule) {
+	// Texts were checked when the command line was parsed.
+	if f.newest != 0 {
+		k := policy.KeepRule{Newest: f.newest, CountImages: f.images, PerPlatform: f.platforms}
+		_ = k.GroupBy.UnmarshalText([]byte(f.groupBy))
+		rules = append(rules, k)
+	}
+	if f.used != "" {
+		var k policy.KeepRule
+		_ = k.UsedWithin.UnmarshalText([]byte(f.used))
+		rules = append(rules, k)
+	}
+	for _, pattern := range f.patterns {
+		var k policy.KeepRule
+		_ = k.TagPattern.UnmarshalText([]byte(pattern))
+		rules = append(rules, k)
+	}
+	for _, text := range f.versions {
+		k, _ := parseVersions(text)
+		rules = append(rules, k)
+	}
+	return rules
+}
+
+// parseVersions reads the value of --keep-versions.
+func parseVersions(text string) (k policy.KeepRule, err error) {
+	kind, number, counted := strings.Cut(text, ":")
+	k.Versions = policy.Versions(kind)
+	switch k.Versions {
+	case policy.Releases:
+		if counted {
+			return k, errors.New("releases keeps every release: leave the number out")
+		}
+		return k, nil
+	case policy.NewestPatches, policy.NewestPrereleases:
+	default:
+		return k, fmt.Errorf("write %s, %s or %s", policy.Releases, policy.NewestPatches, policy.NewestPrereleases)
+	}
+	k.Newest = 1
+	if counted {
+		if k.Newest, err = strconv.Atoi(number); err != nil || k.Newest < 1 || k.Newest > policy.MaxNewestVersions {
+			return k, fmt.Errorf("the number after the colon must be from 1 to %d", policy.MaxNewestVersions)
+		}
+	}
+	return k, nil
+}
+
+func checkVersions(text string) error {
+	_, err := parseVersions(text)
+	return err
+}
+
+// repeatedFlag is a flag that may be given several times; `check` checks each value. It
+// implements pflag.Value.
+type repeatedFlag struct {
+	p     *[]string
+	check func(text string) error
+}
+
+func (v repeatedFlag) String() string {
+	if v.p == nil { // pflag calls it on the zero value
+		return ""
+	}
+	return strings.Join(*v.p, " ")
+}
+func (v repeatedFlag) Type() string { return "string" }
+
+func (v repeatedFlag) Set(text string) error {
+	if err := v.check(text); err != nil {
+		return err
+	}
+	*v.p = append(*v.p, text)
+	return nil
+}
+
+// keepsText describes a policy's keep rules, "" for none.
+func keepsText(rules []policy.KeepRule) string {
+	texts := make([]string, len(rules))
+	for i, k := range rules {
+		texts[i] = k.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// parseWindow reads a window: days, times and a time zone in this order, divided by spaces;
+// each may be left out. checkWindow says whether the result makes sense.
+func parseWindow(text string) (w policy.Window) {
+	words := strings.Fields(text)
+	if len(words) > 0 && !strings.Contains(words[0], ":") {
+		w.Days, words = parseDays(words[0]), words[1:]
+	}
+	if len(words) > 0 && strings.Contains(words[0], ":") {
+		w.From, w.To, _ = strings.Cut(words[0], "-")
+		words = words[1:]
+	}
+	w.Zone = strings.Join(words, " ")
+	return w
+}
+
+// parseDays reads days and ranges of days, such as mon-thu,sat.
+func parseDays(text string) (days []string) {
+	week := []string{"mon", "tue", "wed", "thu", "fri", "sat", "sun"}
+	for _, part := range strings.Split(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		from, to := slices.Index(week, first), slices.Index(week, last)
+		if !isRange || from < 0 || to < 0 {
+			days = append(days, part)
+			continue
+		}
+		for i := from; ; i = (i + 1) % len(week) {
+			days = append(days, week[i])
+			if i == to {
+				break
+			}
+		}
+	}
+	slices.Sort(days)
+	return slices.Compact(days)
+}
+
+// checkWindow lets the reader of policies check the window.
+func checkWindow(text string) error {
+	window, err := json.Marshal(parseWindow(text))
+	if err != nil {
+		return err
+	}
+	_, err = policy.Parse(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": 1, "windows": [%s]}`, window))
+	if err != nil {
+		return fmt.Errorf("write it like 'mon-fri 22:00-06:00 Europe/Berlin': %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "windows[0]"), "."))
+	}
 	return nil
 }

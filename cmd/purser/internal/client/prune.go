@@ -10,15 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/worker"
-
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 func pruneCommand(src *command.Source) *cobra.Command {
@@ -447,4 +446,23 @@ func pruneDefaultsCommand(src *command.Source) *cobra.Command {
 		return err
 	})
 	return cmd
+}
+
+// printUntagged prints the untagged manifests of a preview.
+func printUntagged(w io.Writer, p autoprune.Preview) error {
+	if len(p.Untagged) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(p.Untagged))
+	for i, m := range p.Untagged {
+		rows[i] = []string{m.Repository + "@" + m.Digest, clock(&m.Deleted), m.Reason}
+	}
+	if err := table(w, []string{"UNTAGGED", "GOES AFTER", "STAYS UNTIL THEN BECAUSE OF"}, rows, false); err != nil {
+		return err
+	}
+	if p.UntaggedMore {
+		fmt.Fprintln(w, "… and more: see --limit.") //nolint:errcheck // an error shows up in the last write
+	}
+	_, err := fmt.Fprintln(w)
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 // risky are settings of PostgreSQL that endanger data, or the registry's work, if they are off
@@ -264,3 +266,86 @@ func (d *doctor) examineServers(ctx context.Context) error {
 
 // maxDifferences limits how many settings a note names.
 const maxDifferences = 10
+
+// examineInherited looks at the settings that the role or the database imposes on sessions.
+// usable says that Purser can work in the metadata's sessions; else each other examination of
+// the database would fail with the same error.
+func (d *doctor) examineInherited(ctx context.Context) (usable bool, err error) {
+	usable = true
+	dsns := slices.Compact([]string{d.dsn, backend.StatsDSN(d.cfg, d.dsn)})
+	for i, dsn := range dsns {
+		about := []string{"database.main", "database.stats"}[i]
+		list, err := pgsession.Imposed(ctx, dsn)
+		if i > 0 && err != nil && db.Unavailable(err) {
+			continue // the statistics' server may be away
+		}
+		if err != nil {
+			return false, pgsession.Explain(err, about)
+		}
+		refused, err := refusedSetting(ctx, dsn)
+		if err != nil {
+			return false, pgsession.Explain(err, about)
+		}
+		for _, e := range list {
+			if e.Setting.Refused || e.Setting.Name == refused {
+				usable = usable && i > 0
+				d.find(levelError, about+": "+e.Setting.Name, e.Remedy, "%s imposes %s on Purser's sessions, so %s: Purser doesn't work with it", e.By, e.Value, e.Setting.Why)
+				continue
+			}
+			d.find(levelNote, about+": "+e.Setting.Name, e.Remedy, "%s imposes %s on sessions, and Purser's set their own value instead, for otherwise %s", e.By, e.Value, e.Setting.Why)
+		}
+	}
+	return usable, nil
+}
+
+// refusedSetting returns the name of the setting because of which Purser refuses a session of
+// the database, or "".
+func refusedSetting(ctx context.Context, dsn string) (string, error) {
+	conn, done, err := db.Connect(ctx, dsn)
+	if e, ok := errors.AsType[*pgsession.ImposedError](err); ok {
+		return e.Setting.Name, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	return "", conn.Ping(ctx)
+}
+
+// examineRights looks for rights that the roles of the databases lack. visible says that the metadata's
+// role may look into the schema, if there is one; else no table could be examined. Whether something can be
+// written at all, other examinations say.
+func (d *doctor) examineRights(ctx context.Context) (visible bool, err error) {
+	r, err := d.db.Rights(ctx)
+	if err != nil {
+		return false, err
+	}
+	d.findLacks("database.main", r)
+	visible = len(r.Lacks) == 0 || r.Lacks[0].Kind != "schema"
+	stats, done := d.db, func() {}
+	if dsn := backend.StatsDSN(d.cfg, d.dsn); dsn != d.dsn {
+		if stats, err = db.Open(ctx, db.Options{DSN: dsn, MaxConns: 1, ApplicationName: "purser doctor", Log: d.log}); err != nil {
+			return visible, err
+		}
+		done = stats.Close
+	}
+	defer done()
+	if r, err = stats.StatsRights(ctx); err != nil {
+		if db.Unavailable(err) { // the statistics' server may be away, which another examination says
+			err = nil
+		}
+		return visible, err
+	}
+	d.findLacks("database.stats", r)
+	return visible, nil
+}
+
+// findLacks makes a finding of what a role lacks.
+func (d *doctor) findLacks(about string, r db.Rights) {
+	lacks, ok := errors.AsType[*db.DeniedError](r.All())
+	if !ok {
+		return
+	}
+	d.denied = true
+	d.find(levelError, about+": role "+r.Role, lacks.Remedy, "%s: what needs them fails, and clients get 503", lacks.What)
+}

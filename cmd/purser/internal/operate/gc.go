@@ -3,14 +3,19 @@ package operate
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"strings"
 	"sync"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
@@ -79,4 +84,89 @@ func lookAtClocks(ctx context.Context, cfg *config.Config, metadata *db.DB) (sto
 // agent.
 func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
 	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
+}
+
+// progressText describes the progress of garbage collection, by a bar (`picture`) and by
+// numbers (`text`).
+func progressText(done gc.Progress) (picture, text string) {
+	reviewed := done.ManifestsReviewed + done.BlobsReviewed
+	return bar(reviewed, reviewed+done.Due) + " ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
+		humanize.Comma(done.Due), command.Count(done.ManifestsDeleted, "manifest"), command.Count(done.BlobsDeleted, "blob"), command.Size(done.Bytes))
+}
+
+// bar draws a progress bar for done of total.
+func bar(done, total int64) string {
+	const width = 20
+	full, percent := width, int64(100)
+	if total > 0 {
+		full, percent = int(done*width/total), done*100/total
+	}
+	return fmt.Sprintf("[%s%s] %3d%%", strings.Repeat("#", full), strings.Repeat("-", width-full), percent)
+}
+
+func gcRetryCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "retry",
+		Short: "Try reviews again that failed too often",
+		Args:  cobra.NoArgs,
+	}
+	out := command.AddFormat(cmd)
+	command.AddInsecure(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
+			retried, err := g.retry(ctx)
+			if err != nil {
+				return err
+			}
+			n := struct {
+				Manifests int64 `json:"manifests"`
+				Blobs     int64 `json:"blobs"`
+			}{retried.Manifests, retried.Blobs}
+			return out.Print(cmd.OutOrStdout(), n, func(w io.Writer) error {
+				if n.Manifests+n.Blobs == 0 {
+					_, err := fmt.Fprintln(w, "There are no failed reviews.")
+					return err
+				}
+				_, err := fmt.Fprintf(w, "Reviews of %s and %s are due again.\n",
+					command.Count(n.Manifests, "manifest"), command.Count(n.Blobs, "blob"))
+				return err
+			})
+		})
+	}
+	return cmd
+}
+
+// completeExplainable completes the repository in an argument REPOSITORY@DIGEST with names
+// from the configured database or, if none is configured, from the built-in one. If the
+// built-in PostgreSQL isn't running, there are no completions: completeExplainable doesn't
+// start it.
+func completeExplainable(src *command.Source, cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	const goesOn = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	cfg, err := src.Load(cmd)
+	if err != nil || len(args) > 0 || strings.Contains(word, "@") {
+		return nil, goesOn
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), command.CompletionTime)
+	defer cancel()
+	dsn := string(cfg.Database.Main)
+	if dsn == "" {
+		if dsn, err = builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
+			return nil, goesOn
+		}
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	d, err := db.Open(ctx, db.Options{DSN: dsn, MaxConns: 2, ApplicationName: "purser completion", Log: log})
+	if err != nil {
+		return nil, goesOn
+	}
+	defer d.Close()
+	list, _, err := catalog.New(catalog.Options{DB: d, CacheOff: true, Log: log}).BrowseRepositories(ctx, catalog.Everyone, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: word}, Limit: 100})
+	if err != nil {
+		return nil, goesOn
+	}
+	var names []string
+	for _, r := range list {
+		names = append(names, r.Path+"@")
+	}
+	return names, goesOn
 }

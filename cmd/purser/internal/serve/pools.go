@@ -3,12 +3,14 @@ package serve
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // pools are a server's pools of database connections. openPools returns them after the
@@ -77,4 +79,31 @@ func (p *pools) close() {
 			d.Close()
 		}
 	}
+}
+
+// analyzeEvery is how often a loop looks for tables that have grown much since PostgreSQL
+// last gathered its planner's statistics on them.
+const analyzeEvery = 30 * time.Second
+
+// plannerWorkers returns one loop per database. The loop runs ANALYZE on tables that have
+// grown, so that PostgreSQL's planner knows their size.
+func plannerWorkers(p dependencies) (list []func(context.Context) error) {
+	databases := []*db.DB{p.db}
+	if stats := p.stats(); stats != p.db {
+		databases = append(databases, stats)
+	}
+	for _, d := range databases {
+		loop := worker.New(worker.Options{
+			Name: "analyzing tables", Idle: analyzeEvery, Log: p.log, Metrics: p.loops,
+			Batch: func(ctx context.Context) (more bool, err error) {
+				tables, err := d.AnalyzeGrown(ctx)
+				if len(tables) > 0 {
+					p.log.DebugContext(ctx, "tables that have grown were analyzed", "tables", tables)
+				}
+				return false, err
+			},
+		})
+		list = append(list, loop.Run)
+	}
+	return list
 }
