@@ -67,6 +67,9 @@ type Options struct {
 	// tests: without it only this process's user and root can connect, as the
 	// superuser.
 	AnyRole bool
+	// Step is called when Start begins something that may take seconds, and again and again while it
+	// fetches PostgreSQL. Its text says what is being done: "making its cluster". Nil: nothing is called.
+	Step func(doing string)
 	// Begin is called when Start has the lock of the data directory, so that nobody else runs the server,
 	// before Start writes anything there. Nil: nothing is called.
 	Begin func()

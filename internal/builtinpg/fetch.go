@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,8 @@ const (
 // fetcher downloads the pinned programs from the npm registry and caches them.
 type fetcher struct {
 	log    *slog.Logger
-	dir    string // Options.CacheDir
+	step   func(doing string) // Options.Step
+	dir    string             // Options.CacheDir
 	shared string
 	getenv func(string) string
 	pin    pin
@@ -49,7 +51,7 @@ func newFetcher(o Options) *fetcher {
 		transport = t.Clone() // a copy, whose connections can be closed
 	}
 	p, known := pinForHere()
-	return &fetcher{log: o.Log, dir: o.CacheDir, shared: sharedCache, getenv: os.Getenv, pin: p, known: known, older: olderForHere(), client: &http.Client{Transport: transport}}
+	return &fetcher{log: o.Log, step: o.Step, dir: o.CacheDir, shared: sharedCache, getenv: os.Getenv, pin: p, known: known, older: olderForHere(), client: &http.Client{Transport: transport}}
 }
 
 // of returns a fetcher of the package p.
@@ -260,7 +262,7 @@ func (f *fetcher) download(ctx context.Context, path string) error {
 		return fmt.Errorf("writing the fetched package: %w", err)
 	}
 	hash := sha512.New()
-	progress := &progress{log: f.log, total: resp.ContentLength, stall: stall, reported: time.Now()}
+	progress := &progress{log: f.log, step: f.step, total: resp.ContentLength, stall: stall, reported: time.Now()}
 	n, err := io.Copy(io.MultiWriter(out, hash, progress), io.LimitReader(resp.Body, largestFetch))
 	if err := errors.Join(err, out.Close()); err != nil {
 		return fmt.Errorf("fetching %s: after %d bytes: %w", u.Redacted(), n, preferCause(ctx, err))
@@ -283,6 +285,7 @@ func preferCause(ctx context.Context, err error) error {
 // stall timer whenever bytes arrive.
 type progress struct {
 	log      *slog.Logger
+	step     func(doing string)
 	stall    *time.Timer
 	done     int64
 	total    int64 // -1 when unknown
@@ -292,9 +295,23 @@ type progress struct {
 func (p *progress) Write(b []byte) (int, error) {
 	p.stall.Reset(stallTimeout)
 	p.done += int64(len(b))
+	if p.step != nil {
+		p.step(p.text())
+	}
 	if time.Since(p.reported) >= reportEvery {
 		p.reported = time.Now()
 		p.log.Info("fetching PostgreSQL", "bytes", p.done, "of", p.total)
 	}
 	return len(b), nil
+}
+
+// text says how much has come, with a bar if the size of the package is known.
+func (p *progress) text() string {
+	const width, mib = 20, 1 << 20
+	if p.total <= 0 {
+		return fmt.Sprintf("fetching its programs, %.1f MiB so far", float64(p.done)/mib)
+	}
+	full := int(min(p.done, p.total) * width / p.total)
+	return fmt.Sprintf("fetching its programs [%s%s] %.1f of %.1f MiB", strings.Repeat("#", full), strings.Repeat(".", width-full),
+		float64(p.done)/mib, float64(p.total)/mib)
 }

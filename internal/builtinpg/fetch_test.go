@@ -265,3 +265,20 @@ func wantNoLeftovers(t *testing.T, cache string) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+// TestFetchProgress: the text about a fetch says how much has come, with a bar if the size is known.
+func TestFetchProgress(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]progress{
+		"fetching its programs, 1.5 MiB so far":                             {done: 3 << 19, total: -1},
+		"fetching its programs [....................] 0.0 of 25.0 MiB":      {total: 25 << 20},
+		"fetching its programs [##########..........] 12.5 of 25.0 MiB":     {done: 25 << 19, total: 25 << 20},
+		"fetching its programs [####################] 25.0 of 25.0 MiB":     {done: 25 << 20, total: 25 << 20},
+		"fetching its programs [####################] 30.0 of 25.0 MiB":     {done: 30 << 20, total: 25 << 20},
+		"fetching its programs [##################..] 3584.0 of 3840.0 MiB": {done: 3584 << 20, total: 3840 << 20},
+	} {
+		if got := p.text(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -101,6 +101,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 }
 
 func start(ctx context.Context, o Options, find *finder) (*Server, error) {
+	if o.Step == nil {
+		o.Step = func(string) {}
+	}
 	if _, err := os.Stat(filepath.Join(o.DataDir, clusterName)); o.Existing && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s", ErrNoCluster, o.DataDir)
 	}
@@ -163,6 +166,7 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 		return err
 	}
 	if major == 0 {
+		o.Step("making its cluster")
 		if err := initialise(ctx, s.log, bin, acct, s.dataDir, o.Settings["fsync"] != "off"); err != nil {
 			return err
 		}
@@ -178,6 +182,7 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	if err := s.lock.publish(s.socketDir); err != nil {
 		return err
 	}
+	o.Step("starting it")
 	return s.launch(bin, acct, o)
 }
 

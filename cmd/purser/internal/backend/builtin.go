@@ -48,7 +48,7 @@ func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 		},
 	}}
 	p.reserve = newReserveFile(cfg, log)
-	p.opt.Begin = p.reserve.release
+	p.opt.Begin, p.opt.Step = p.reserve.release, stepsOf(ctx)
 	server, err := builtinpg.Start(ctx, p.opt)
 	if errors.Is(err, builtinpg.ErrNoCluster) {
 		return nil, fmt.Errorf("there is no Purser in %s: correct data_dir (%s), or make one there with \"purser serve\"", cfg.DataDir, cfg.Source("data_dir"))

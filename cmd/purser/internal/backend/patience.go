@@ -34,6 +34,24 @@ func tellWait(ctx context.Context, what string) {
 	}
 }
 
+// stepsKey is the key of what TellSteps adds to a context.
+type stepsKey struct{}
+
+// TellSteps returns a context with which StartPostgres calls `fn` when it begins something that may take
+// seconds, and again and again while it fetches PostgreSQL. `fn` gets what that is.
+func TellSteps(ctx context.Context, fn func(what string)) context.Context {
+	return context.WithValue(ctx, stepsKey{}, fn)
+}
+
+// stepsOf returns the function that tells steps of the built-in PostgreSQL, nil if nobody wants to hear them.
+func stepsOf(ctx context.Context) func(doing string) {
+	fn, ok := ctx.Value(stepsKey{}).(func(string))
+	if !ok {
+		return nil
+	}
+	return func(doing string) { fn("the built-in PostgreSQL: " + doing) }
+}
+
 // Patiently retries `fn` while the database can't be reached, for at most startPatience.
 // It returns the last error of fn, with the name of the setting that may be wrong.
 func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {

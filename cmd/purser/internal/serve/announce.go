@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/config"
 )
@@ -42,10 +46,46 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) 
 		text += "  http      Docker uses this address over http only if its daemon.json has " + api.DockerSetting(host) + "\n"
 	}
 	text += fmt.Sprintf("  push      docker pull alpine && docker tag alpine %[1]s/alpine && docker push %[1]s/alpine\n", host)
+	if f, ok := out.(*os.File); ok && command.IsTerminal(f) {
+		text += "  stop      press Ctrl-C: requests may end first; press it twice to stop at once\n"
+	}
 	if _, err := io.WriteString(out, text); err != nil {
 		return fmt.Errorf("telling that the registry is ready: %w", err)
 	}
 	return nil
+}
+
+// logOutput returns where the log goes while a line may be on the terminal.
+func logOutput(line *command.ProgressLine, out io.Writer) io.Writer {
+	if line.OnTerminal() {
+		return line
+	}
+	return out
+}
+
+// showSteps shows on a terminal what the start is doing and for how long, until `hide` is called, which
+// removes the line. A start that isn't on a terminal is told of by the log alone (entrance.tell).
+func showSteps(line *command.ProgressLine, ready *readiness) (hide func()) {
+	if line == nil || !line.OnTerminal() {
+		return func() {}
+	}
+	began, end, ended := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			line.Tell("", fmt.Sprintf("Starting: %s (%d s)", cmp.Or(ready.waitsFor(), "the settings"), int(time.Since(began).Seconds())))
+			select {
+			case <-end:
+				return
+			case <-time.After(line.Every):
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(end)
+		<-ended
+		line.Clear()
+	})
 }
 
 // places lists where the registry keeps its data. With the built-in PostgreSQL this is the

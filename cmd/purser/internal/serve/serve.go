@@ -54,7 +54,8 @@ func Command(src *command.Source) *cobra.Command {
 			if err := backend.CheckSettings(cmd.Context(), cfg, err); err != nil {
 				return err
 			}
-			log, level, err := command.NewLeveledLogger(cmd.ErrOrStderr(), cfg.Log)
+			line := command.NewProgressLine(cmd.ErrOrStderr())
+			log, level, err := command.NewLeveledLogger(logOutput(line, cmd.ErrOrStderr()), cfg.Log)
 			if err != nil {
 				return err
 			}
@@ -64,7 +65,7 @@ func Command(src *command.Source) *cobra.Command {
 			load := func() (*config.Config, error) { return src.Load(cmd) }
 			host.log = log
 			reload := &reloader{load: load, running: cfg, level: level, log: log}
-			err = run(cmd.Context(), cfg, log, reload, host, announcer(cmd.OutOrStdout(), cfg))
+			err = run(cmd.Context(), cfg, log, reload, host, line, announcer(cmd.OutOrStdout(), cfg))
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // interrupted before the server was ready
 			}
@@ -79,21 +80,21 @@ func Command(src *command.Source) *cobra.Command {
 // ready, serves until ctx ends, and stops the parts in reverse order. If `reload` is nil,
 // SIGHUP keeps its default effect: it ends the process.
 func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
-	return run(ctx, cfg, log, reload, nil, announcer(out, cfg))
+	return run(ctx, cfg, log, reload, nil, nil, announcer(out, cfg))
 }
 
 // RunFor is like Run, for a program that uses the registry itself: instead of announcing that
 // the server is ready, it calls `ready` with the registry's URL. `ready` must return at once.
 func RunFor(ctx context.Context, cfg *config.Config, log *slog.Logger, ready func(url string)) error {
-	return run(ctx, cfg, log, nil, nil, func(s *sockets, _ access) error {
+	return run(ctx, cfg, log, nil, nil, nil, func(s *sockets, _ access) error {
 		ready(s.url())
 		return nil
 	})
 }
 
-// run is Run with `announce`, which announces that the server is ready, and `host`, the service
-// manager; nil: there is none.
-func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *reloader, host *manager, announce func(*sockets, access) error) error {
+// run is Run with `announce`, which announces that the server is ready; `host`, the service manager, nil if
+// there is none; and `line`, which shows what the start is doing, nil if nobody looks.
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *reloader, host *manager, line *command.ProgressLine, announce func(*sockets, access) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	socks, err := listen(ctx, cfg.HTTP, host, log)
@@ -122,11 +123,17 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	stopChallenges := socks.serveChallenges(cfg.HTTP, log)
 	defer stopChallenges()
 	go door.tell(ctx, ready, log)
+	hideSteps := showSteps(line, ready)
+	defer hideSteps()
 	ctx = backend.TellWaits(ctx, func(what string) {
 		ready.waits(what)
 		door.refuse()
 	})
-	return starting{socks, door, ready, limits, reg, tracing, useControl, host, log}.run(ctx, cfg, announce)
+	ctx = backend.TellSteps(ctx, ready.waits)
+	return starting{socks, door, ready, limits, reg, tracing, useControl, host, log}.run(ctx, cfg, func(s *sockets, a access) error {
+		hideSteps()
+		return announce(s, a)
+	})
 }
 
 // starting is a server that has its listeners, and neither its databases nor its blob store yet.

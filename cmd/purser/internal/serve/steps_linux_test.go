@@ -1,0 +1,93 @@
+package serve
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+)
+
+// terminal returns the two ends of a pseudo-terminal: that of a terminal's window, and that of a program.
+func terminal(t *testing.T) (window, program *os.File) {
+	t.Helper()
+	window, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a pseudo-terminal: %v", err)
+	}
+	t.Cleanup(func() { window.Close() }) //nolint:errcheck // only read
+	if err := unix.IoctlSetPointerInt(int(window.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(window.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { program.Close() }) //nolint:errcheck // nothing is lost
+	return window, program
+}
+
+// TestShowSteps: while a server starts, the terminal says at once what is being done, and each further
+// step. Lines of the log stay whole, and nothing is left of the steps before the announcement.
+func TestShowSteps(t *testing.T) {
+	t.Parallel()
+	window, program := terminal(t)
+	if err := window.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Logf("reads can't be limited: %v", err)
+	}
+	in := bufio.NewReader(window)
+	var seen strings.Builder
+	read := func(want string) {
+		t.Helper()
+		for !strings.Contains(seen.String(), want) {
+			b, err := in.ReadByte()
+			if err != nil {
+				t.Fatalf("%v, and the terminal shows %q, want %q", err, seen.String(), want)
+			}
+			seen.WriteByte(b)
+		}
+	}
+	line, ready := command.NewProgressLine(program), newReadiness()
+	hide := showSteps(line, ready)
+	read("\rStarting: the settings (0 s)\x1b[K")
+	ready.waits("the built-in PostgreSQL: making its cluster")
+	read("\rStarting: the built-in PostgreSQL: making its cluster (")
+	if _, err := fmt.Fprintln(logOutput(line, program), "a line of the log"); err != nil {
+		t.Fatal(err)
+	}
+	read("\r\x1b[Ka line of the log\r\n")
+	ready.waits("the blob store")
+	read("\rStarting: the blob store (")
+	hide()
+	hide()
+	if _, err := fmt.Fprintln(program, "Purser is ready."); err != nil {
+		t.Fatal(err)
+	}
+	read("Purser is ready.\r\n")
+	if shown := seen.String(); !strings.HasSuffix(shown, ")\x1b[K\r\x1b[KPurser is ready.\r\n") {
+		t.Errorf("the terminal shows %q at the end", shown)
+	}
+}
+
+// TestNoStepsElsewhere: a start whose output isn't a terminal writes no lines that are redrawn.
+func TestNoStepsElsewhere(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	line, ready := command.NewProgressLine(&out), newReadiness()
+	hide := showSteps(line, ready)
+	ready.waits("the blob store")
+	hide()
+	showSteps(nil, ready)()
+	if out.Len() > 0 || logOutput(line, &out) != &out {
+		t.Errorf("%q was written", out.String())
+	}
+}
