@@ -103,18 +103,25 @@ var layers = map[string]rule{
 	"internal/catalog/catalogtest": {layer: 5, testing: true, also: []string{"internal/check"}}, // it has reviews too
 	"internal/check":               {layer: 5},
 	"internal/storeid":             {layer: 5, also: []string{"internal/check"}},
-	"internal/autoprune":           {layer: 4},
-	"internal/policy":              {layer: 3},
-	"internal/judge":               {layer: 3, also: []string{"internal/policy"}},
-	"internal/backup":              {layer: 5},
-	"internal/registryimport":      {layer: 5, also: []string{"internal/check"}}, // takes over the storage of another registry; its tests check
-	"internal/api":                 {layer: 5, also: []string{"internal/check"}}, // what the management API and the command line share
-	"internal/server":              {layer: 5},                                   // what its APIs share
-	"internal/server/runs":         {layer: 6},                                   // what operators start on demand
-	"internal/server/distribution": {layer: 6},
-	"internal/server/management":   {layer: 6, also: []string{"internal/server/runs"}},
-	"internal/server/login":        {layer: 6},
-	"internal/server/ui":           {layer: 6},
+	"internal/autoprune": {layer: 4, also: []string{"internal/autoprune/policies", "internal/autoprune/snapshot", "internal/autoprune/warnings",
+		"internal/autoprune/forecast"}}, // its tests alone use the last one: it doesn't import autoprune either
+	"internal/autoprune/policies": {layer: 4}, // the policies that are stored
+	"internal/autoprune/snapshot": {layer: 4}, // reads what policies judge
+	"internal/autoprune/warnings": {layer: 4, also: []string{"internal/autoprune/policies", "internal/autoprune/snapshot"}},
+	"internal/autoprune/forecast": {layer: 4, also: []string{"internal/autoprune/policies", "internal/autoprune/snapshot",
+		"internal/autoprune"}}, // its tests alone use the last one, to compare with runs
+	"internal/autoprune/autoprunetest": {layer: 4, testing: true, also: []string{"internal/autoprune/policies", "internal/autoprune/warnings"}},
+	"internal/policy":                  {layer: 3},
+	"internal/judge":                   {layer: 3, also: []string{"internal/policy"}},
+	"internal/backup":                  {layer: 5},
+	"internal/registryimport":          {layer: 5, also: []string{"internal/check"}}, // takes over the storage of another registry; its tests check
+	"internal/api":                     {layer: 5, also: []string{"internal/check"}}, // what the management API and the command line share
+	"internal/server":                  {layer: 5},                                   // what its APIs share
+	"internal/server/runs":             {layer: 6},                                   // what operators start on demand
+	"internal/server/distribution":     {layer: 6},
+	"internal/server/management":       {layer: 6, also: []string{"internal/server/runs"}},
+	"internal/server/login":            {layer: 6},
+	"internal/server/ui":               {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login", "internal/server/ui"}},
 	"cmd/purser/internal/command":     {layer: 7}, // what all commands share

@@ -35,6 +35,8 @@ var withDeleted = map[string]string{
 	"internal/autoprune/delete_tags.go:BlockPushes":    "the transaction has locked the repository by LockRepository",
 	"internal/db/routines/invalidation.sql":            "notifications about a path that nobody can ask for harm nothing",
 	"internal/db/routines/gc_tracking.sql":             "reviews of manifests in the trash are queued as always, and postponed",
+
+	"internal/autoprune/autoprunetest/autoprunetest.go:Repository": "it inserts rows of tests",
 }
 
 // base finds the tables of repositories and namespaces in a statement.

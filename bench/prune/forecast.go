@@ -10,6 +10,8 @@ import (
 
 	"github.com/purser-registry/purser/bench/meter"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -38,6 +40,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	forecasts := forecast.New(p.Repositories, p.Policies)
 	for _, c := range []struct{ policy, settings string }{
 		{`{"method": "creation_date", "olderThan": "30d"}`, "7d,30d,60d,90d"},
 		{`{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v[0-9]*[02468]$"}`, "7d,30d,60d,90d"},
@@ -49,7 +52,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		target := autoprune.Target{Namespace: "bench"}
+		target := policies.Target{Namespace: "bench"}
 		for _, tagsOnly := range []bool{true, false} {
 			took, what := b.measure(), "with the bytes"
 			if tagsOnly {
@@ -64,7 +67,7 @@ func (b *bench) forecasting(ctx context.Context) error {
 		runtime.GC()
 		heap := meter.WatchHeap()
 		took := b.measure()
-		f, err := p.Forecast(ctx, target, autoprune.ForecastOptions{Policy: &policy, Settings: strings.Split(c.settings, ","), Within: within})
+		f, err := forecasts.Forecast(ctx, target, forecast.Options{Policy: &policy, Settings: strings.Split(c.settings, ","), Within: within})
 		if err != nil {
 			return err
 		}

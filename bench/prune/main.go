@@ -27,6 +27,7 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -210,7 +211,7 @@ func (b *bench) pruned(ctx context.Context) error {
 	heap := meter.WatchHeap()
 	beside, pushesBeside := b.pulls(ctx), b.pushes(ctx)
 	clock, cpu := time.Now(), b.cpu()
-	if _, err := p.Create(ctx, autoprune.Target{Namespace: "bench"}, policy); err != nil {
+	if _, err := p.Policies.Create(ctx, policies.Target{Namespace: "bench"}, policy); err != nil {
 		return err
 	}
 	if err := p.RunNow(ctx, "bench"); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -90,7 +91,7 @@ func goingBy(t *testing.T, pruner *autoprune.Pruner, text string) (tags []string
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err = pruner.Preview(t.Context(), autoprune.Target{Namespace: "acme"}, autoprune.PreviewOptions{Policy: &policy}); err != nil {
+	if p, err = pruner.Preview(t.Context(), policies.Target{Namespace: "acme"}, autoprune.PreviewOptions{Policy: &policy}); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range p.Going {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
@@ -70,7 +70,7 @@ func TestUsesOfTheLastSecond(t *testing.T) {
 				}
 				resp.Body.Close() //nolint:errcheck // nobody reads it
 			}
-			if _, err := pruner.Create(t.Context(), autoprune.Target{Namespace: "acme"}, policy); err != nil {
+			if _, err := pruner.Policies.Create(t.Context(), policies.Target{Namespace: "acme"}, policy); err != nil {
 				t.Fatal(err)
 			}
 			var got []string

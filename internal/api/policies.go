@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -189,7 +190,7 @@ var (
 		"With a policy as the body: what that policy alone would delete. Without a body: what all policies "+
 			"that apply now would. Nothing is changed. The judgement is the run's own; it is given up after a minute, "+
 			"and complete is false then. Ask with tags_only=true first to show the tags at once, and then for the bytes.")
-	ForecastPolicy = trial[ForecastInput, autoprune.Forecast]("forecast", "Tell what auto-pruning would have deleted in {place} in the past, day by day",
+	ForecastPolicy = trial[ForecastInput, forecast.Forecast]("forecast", "Tell what auto-pruning would have deleted in {place} in the past, day by day",
 		"With a policy as the body: what that policy alone would have deleted. Without a body: what all policies "+
 			"that apply now would have, also those that only observe or wait. The tags of the past come from the audit log. "+
 			"Nothing is changed. The forecast is given up after a minute, and complete is false then. What it couldn't know is in notes.")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -72,12 +73,12 @@ func (l PruneRunList) Entries() ([]autoprune.RunSummary, string) { return l.Runs
 
 // ExemptionList is a page of the exemptions in a repository.
 type ExemptionList struct {
-	Exemptions []autoprune.Exemption `json:"exemptions" nullable:"false"`
-	NextPage   string                `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+	Exemptions []policies.Exemption `json:"exemptions" nullable:"false"`
+	NextPage   string               `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // Entries implements Page.
-func (l ExemptionList) Entries() ([]autoprune.Exemption, string) { return l.Exemptions, l.NextPage }
+func (l ExemptionList) Entries() ([]policies.Exemption, string) { return l.Exemptions, l.NextPage }
 
 // EndedExemptions counts the exemptions that were ended.
 type EndedExemptions struct {
@@ -86,12 +87,12 @@ type EndedExemptions struct {
 
 // ExceptionList is a page of a list of exceptions.
 type ExceptionList struct {
-	Exceptions []autoprune.Exception `json:"exceptions" nullable:"false"`
-	NextPage   string                `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+	Exceptions []policies.Exception `json:"exceptions" nullable:"false"`
+	NextPage   string               `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // Entries implements Page.
-func (l ExceptionList) Entries() ([]autoprune.Exception, string) { return l.Exceptions, l.NextPage }
+func (l ExceptionList) Entries() ([]policies.Exception, string) { return l.Exceptions, l.NextPage }
 
 // NewException is the body of a request to make a repository an exception.
 type NewException struct {

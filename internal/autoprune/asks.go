@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
@@ -34,22 +35,22 @@ type RunAsk struct {
 
 // AsksNotice is the content of EventAsks.
 type AsksNotice struct {
-	Run       string       `json:"run"`
-	Namespace string       `json:"namespace"`
-	Policy    NoticePolicy `json:"policy"`
-	Version   int64        `json:"version"`
-	Would     int64        `json:"tags_would_delete"`
-	Most      int64        `json:"may_delete"`
+	Run       string                `json:"run"`
+	Namespace string                `json:"namespace"`
+	Policy    policies.NoticePolicy `json:"policy"`
+	Version   int64                 `json:"version"`
+	Would     int64                 `json:"tags_would_delete"`
+	Most      int64                 `json:"may_delete"`
 }
 
 // asks returns the policies of the list that ask.
-func (c *caps) asks(l *policies, list []Saved) (asks []RunAsk) {
+func (c *caps) asks(l *policies.Set, list []policies.Saved) (asks []RunAsk) {
 	if c == nil || c.Counting {
 		return nil
 	}
 	for _, s := range list {
 		if own := c.of(s); own != nil && own.Asks && !own.Partial {
-			asks = append(asks, RunAsk{Policy: s.ID, Scope: l.notice(s).Scope, Version: s.Version, Would: own.Selected, Most: own.Cap})
+			asks = append(asks, RunAsk{Policy: s.ID, Scope: l.Notice(s).Scope, Version: s.Version, Would: own.Selected, Most: own.Cap})
 		}
 	}
 	return asks
@@ -57,7 +58,7 @@ func (c *caps) asks(l *policies, list []Saved) (asks []RunAsk) {
 
 // asksJSON returns the policies that ask as the database stores them.
 func (u *timeSlice) asksJSON() (string, error) {
-	list := u.caps.asks(u.policies, u.policies.capped())
+	list := u.caps.asks(u.policies, u.policies.WithCaps())
 	if list == nil {
 		return "[]", nil
 	}
@@ -67,7 +68,7 @@ func (u *timeSlice) asksJSON() (string, error) {
 
 // asking says in the status of the task how many policies ask.
 func (u *timeSlice) asking() string {
-	switch n := len(u.caps.asks(u.policies, u.policies.capped())); n {
+	switch n := len(u.caps.asks(u.policies, u.policies.WithCaps())); n {
 	case 0:
 		return ""
 	case 1:
@@ -94,7 +95,7 @@ func (u *timeSlice) ask(ctx context.Context, tx pgx.Tx) (told bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for _, s := range u.policies.capped() {
+	for _, s := range u.policies.WithCaps() {
 		own := u.caps.of(s)
 		if own == nil || own.Partial {
 			continue
@@ -149,7 +150,7 @@ func storedAsks(ctx context.Context, tx pgx.Tx, namespace int64) (map[string]sto
 // askFor stores that a policy asks, and tells it in the audit log and a notice. `again` says
 // that an approval that the policy had is of no use any more. `told` says whether a notice was
 // queued.
-func (u *timeSlice) askFor(ctx context.Context, tx pgx.Tx, s Saved, own *cappedPolicy, again bool) (told bool, err error) {
+func (u *timeSlice) askFor(ctx context.Context, tx pgx.Tx, s policies.Saved, own *cappedPolicy, again bool) (told bool, err error) {
 	_, err = tx.Exec(ctx, `
 		INSERT INTO autopruneasks AS a (policy, namespace_id, version, tags, most, told) VALUES ($1, $2, $3, $4, $5, $4)
 		ON CONFLICT (policy, namespace_id) DO UPDATE SET
@@ -159,7 +160,7 @@ func (u *timeSlice) askFor(ctx context.Context, tx pgx.Tx, s Saved, own *cappedP
 	if err != nil {
 		return false, fmt.Errorf("storing the question of policy %s: %w", s.ID, err)
 	}
-	of := u.policies.notice(s)
+	of := u.policies.Notice(s)
 	e := audit.Entry{Kind: audit.AskAutoprune, Namespace: u.task.name, Run: u.task.run,
 		Detail: map[string]any{"version": s.Version, "tags_would_delete": own.Selected, "may_delete": own.Cap}}
 	e.Policy, _ = uuid.Parse(s.ID) // ids of ours are uuids
@@ -184,7 +185,7 @@ type Ask struct {
 // Asks lists the policies of a namespace that ask, in the order in which they apply. It returns
 // the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) Asks(ctx context.Context, namespace string) ([]Ask, error) {
-	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
+	o, err := policies.Target{Namespace: namespace}.Find(ctx, p.db.Pool, false)
 	if err != nil {
 		return nil, err
 	}
@@ -192,8 +193,8 @@ func (p *Pruner) Asks(ctx context.Context, namespace string) ([]Ask, error) {
 }
 
 // asksOf is Asks by q alone.
-func asksOf(ctx context.Context, q db.Querier, o owner) ([]Ask, error) {
-	l, err := loadPolicies(ctx, q, o.namespace)
+func asksOf(ctx context.Context, q db.Querier, o policies.Owner) ([]Ask, error) {
+	l, err := policies.Read(ctx, q, o.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -204,9 +205,9 @@ func asksOf(ctx context.Context, q db.Querier, o owner) ([]Ask, error) {
 		FROM autopruneasks a
 		LEFT JOIN repositoryautoprunepolicy p ON p.uuid = a.policy
 		LEFT JOIN repositories r ON r.id = p.repository_id
-		WHERE a.namespace_id = $1 AND a.approved_run IS NULL AND r.deleted_at IS NULL`, o.namespace)
+		WHERE a.namespace_id = $1 AND a.approved_run IS NULL AND r.deleted_at IS NULL`, o.Namespace)
 	if err != nil {
-		return nil, fmt.Errorf("listing the policies of namespace %s that ask: %w", o.name, err)
+		return nil, fmt.Errorf("listing the policies of namespace %s that ask: %w", o.Name, err)
 	}
 	asks := make(map[string]Ask)
 	var a Ask
@@ -215,12 +216,12 @@ func asksOf(ctx context.Context, q db.Querier, o owner) ([]Ask, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing the policies of namespace %s that ask: %w", o.name, err)
+		return nil, fmt.Errorf("listing the policies of namespace %s that ask: %w", o.Name, err)
 	}
 	list := []Ask{}
-	for _, s := range l.capped() {
+	for _, s := range l.WithCaps() {
 		if a, ok := asks[s.ID]; ok && a.Version == s.Version {
-			a.Scope = l.notice(s).Scope
+			a.Scope = l.Notice(s).Scope
 			list = append(list, a)
 		}
 	}
@@ -235,12 +236,12 @@ func asksOf(ctx context.Context, q db.Querier, o owner) ([]Ask, error) {
 func (p *Pruner) Approve(ctx context.Context, namespace, policy string, version, tags int64) (Ask, error) {
 	var out Ask
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
-		o, err := Target{Namespace: namespace}.find(ctx, tx, true)
+		o, err := policies.Target{Namespace: namespace}.Find(ctx, tx, true)
 		if err != nil {
 			return err
 		}
 		// The task is locked before the question, as in the transaction that ends a run.
-		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
+		if _, err := tx.Exec(ctx, requestRun, o.Namespace); err != nil {
 			return err
 		}
 		list, err := asksOf(ctx, tx, o)
@@ -256,7 +257,7 @@ func (p *Pruner) Approve(ctx context.Context, namespace, policy string, version,
 		detail := map[string]any{"policy": policy, "version": out.Version, "tags_would_delete": out.Would}
 		switch {
 		case !asks:
-			return notFound("policy %q doesn't ask in namespace %s", policy, namespace).WithDetail(map[string]string{"policy": policy})
+			return oci.NotFound("policy %q doesn't ask in namespace %s", policy, namespace).WithDetail(map[string]string{"policy": policy})
 		case out.Version != version:
 			return oci.Errorf(oci.Unsupported, "policy %s has version %d, and version %d was approved: look at it once more", policy, out.Version, version).
 				WithStatus(409).WithDetail(detail)
@@ -267,12 +268,12 @@ func (p *Pruner) Approve(ctx context.Context, namespace, policy string, version,
 		done, err := tx.Exec(ctx, `
 			UPDATE autopruneasks SET approved = $4, approved_until = clock_timestamp() + $5::interval
 			WHERE policy = $1 AND namespace_id = $2 AND version = $3 AND approved_run IS NULL`,
-			policy, o.namespace, version, tags, approvalLasts)
+			policy, o.Namespace, version, tags, approvalLasts)
 		if err != nil {
 			return err
 		}
 		if done.RowsAffected() == 0 {
-			return notFound("policy %q doesn't ask in namespace %s any more", policy, namespace).WithDetail(map[string]string{"policy": policy})
+			return oci.NotFound("policy %q doesn't ask in namespace %s any more", policy, namespace).WithDetail(map[string]string{"policy": policy})
 		}
 		until := time.Now().Add(approvalLasts).UTC()
 		out.Approved, out.Until = &tags, &until
@@ -289,4 +290,38 @@ func (p *Pruner) Approve(ctx context.Context, namespace, policy string, version,
 	}
 	p.loop.Wake()
 	return out, nil
+}
+
+// NamespaceAsks says how many policies ask in a namespace.
+type NamespaceAsks struct {
+	Namespace string    `json:"namespace"`
+	Policies  int64     `json:"policies" doc:"Policies that ask and have no approval. A policy that was changed or deleted since the last run may be among them"`
+	Tags      int64     `json:"tags_would_delete" doc:"Tags that they would delete"`
+	Asked     time.Time `json:"asked_at" doc:"The oldest of their notices"`
+}
+
+// AsksPlace is the place of a namespace in the list.
+type AsksPlace struct {
+	Asked     time.Time
+	Namespace string
+}
+
+// WaitingAsks lists up to n namespaces in which policies ask and nobody has approved, the namespace
+// that has waited longest first, after the place `after`, whose zero value is before the first. It
+// says whether there are more. It doesn't look at the policies themselves: Asks
+// tells for one namespace which of them still ask.
+func (p *Pruner) WaitingAsks(ctx context.Context, after AsksPlace, n int) (list []NamespaceAsks, more bool, err error) {
+	rows, err := p.db.Pool.Query(ctx, `
+		SELECT n.name, count(*), sum(a.tags)::bigint, min(a.asked_at)
+		FROM autopruneasks a JOIN top_level_namespaces n ON n.id = a.namespace_id AND n.deleted_at IS NULL
+		WHERE a.approved_run IS NULL AND (a.approved_until IS NULL OR a.approved_until <= clock_timestamp())
+		GROUP BY n.name HAVING (min(a.asked_at), n.name) > ($1, $2) ORDER BY min(a.asked_at), n.name LIMIT $3`, after.Asked, after.Namespace, n+1)
+	list, more, err = db.Page(rows, err, n, func(row pgx.CollectableRow) (a NamespaceAsks, err error) {
+		err = row.Scan(&a.Namespace, &a.Policies, &a.Tags, &a.Asked)
+		return a, err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("listing the namespaces whose policies ask: %w", err)
+	}
+	return list, more, nil
 }

@@ -8,9 +8,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/worker"
@@ -51,7 +54,7 @@ type capCount struct {
 }
 
 // newCaps returns the caps at the beginning of a count.
-func newCaps(list []Saved, versions [3]int64) *caps {
+func newCaps(list []policies.Saved, versions [3]int64) *caps {
 	c := &caps{Counting: true, Versions: versions, Policies: make(map[string]*cappedPolicy)}
 	for _, s := range list {
 		c.Policies[s.ID] = &cappedPolicy{Version: s.Version}
@@ -60,7 +63,7 @@ func newCaps(list []Saved, versions [3]int64) *caps {
 }
 
 // of returns what is known of the policy in its version; nil for nothing.
-func (c *caps) of(s Saved) *cappedPolicy {
+func (c *caps) of(s policies.Saved) *cappedPolicy {
 	if c == nil || !s.Policy.Capped() {
 		return nil
 	}
@@ -71,7 +74,7 @@ func (c *caps) of(s Saved) *cappedPolicy {
 }
 
 // waits returns why the policy deletes nothing because of its cap; "" if it may delete.
-func (c *caps) waits(s Saved) string {
+func (c *caps) waits(s policies.Saved) string {
 	if c == nil || c.Counting || !s.Policy.Capped() {
 		return ""
 	}
@@ -90,7 +93,7 @@ func (c *caps) waits(s Saved) string {
 
 // add adds the counts of a repository; counts[i] is of saved[i]. Nil counts say that the
 // repository couldn't be counted.
-func (c *caps) add(saved []Saved, counts []capCount) {
+func (c *caps) add(saved []policies.Saved, counts []capCount) {
 	for i, s := range saved {
 		own := c.of(s)
 		switch {
@@ -115,16 +118,11 @@ func (c *caps) json() (*string, error) {
 	return &text, err
 }
 
-// capped returns the policies with a cap that apply somewhere in the namespace.
-func (l *policies) capped() []Saved {
-	return slices.DeleteFunc(l.all(), func(s Saved) bool { return !s.Policy.Capped() })
-}
-
 // loadCaps reads what earlier time slices of the run know of policies with caps. The count
 // begins anew if policies have changed since it began, as long as nothing was deleted. Policies
 // that were changed later wait for the next run.
 func (u *timeSlice) loadCaps(ctx context.Context) error {
-	list := u.policies.capped()
+	list := u.policies.WithCaps()
 	if len(list) == 0 {
 		return nil
 	}
@@ -148,9 +146,12 @@ func (u *timeSlice) loadCaps(ctx context.Context) error {
 			}
 		}
 	}
-	u.caps, u.policies.caps = c, c
+	u.setCaps(c)
 	return nil
 }
+
+// setCaps lets the run's policies wait as their caps say.
+func (u *timeSlice) setCaps(c *caps) { u.caps, u.policies.Capped = c, c.waits }
 
 // deleted returns whether the run has deleted tags by a policy with a cap.
 func (c *caps) deleted() bool {
@@ -180,21 +181,21 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 	if err := u.alive(ctx); err != nil {
 		return false, err
 	}
-	rules, saved := u.policies.of(target)
-	if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.Capped() }) {
+	rules, saved := u.policies.Of(target)
+	if !slices.ContainsFunc(saved, func(s policies.Saved) bool { return s.Policy.Capped() }) {
 		return true, nil
 	}
 	v := &repositoryRun{slice: u, target: target, saved: saved}
 	var counts []capCount
-	err = u.p.readConfigurations(ctx, u.p.opt.Background.Pool, target, saved, u.p.opt.Turn/2, u.alive)
+	err = u.p.Repositories.ReadConfigurations(ctx, u.p.opt.Background.Pool, target, rules.Policies, u.p.opt.Turn/2, u.alive)
 	if err == nil {
-		err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) (err error) {
+		err = snapshot.Read(ctx, u.p.opt.Background.Pool, target, func(s *snapshot.Snapshot) (err error) {
 			if err := u.p.mayJudge(ctx, s.Now); err != nil {
 				return err
 			}
-			r := tagReader{p: u.p, s: s, target: target, saved: saved, alive: v.alive, step: v.step, memory: u.page}
-			defer func() { u.page = r.memory }()
-			counts, err = countCapped(ctx, &r, rules)
+			r := v.reader(s, rules.Policies)
+			defer func() { u.page = r.Memory }()
+			counts, err = countCapped(ctx, s.Now, r, rules)
 			return err
 		})
 	}
@@ -215,23 +216,23 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 }
 
 // countCapped counts what the policies of the rules that have a cap would delete in a
-// repository if no policy waited; the count of policy i is in element i.
-func countCapped(ctx context.Context, r *tagReader, rules judge.Rules) ([]capCount, error) {
-	rules.Now, rules.IgnoreWaits = r.s.Now, true
-	verdict, err := judge.Evaluate(rules, r.repository(ctx))
+// repository at the time `now`, if no policy waited; the count of policy i is in element i.
+func countCapped(ctx context.Context, now time.Time, r *snapshot.TagReader, rules judge.Rules) ([]capCount, error) {
+	rules.Now, rules.IgnoreWaits = now, true
+	verdict, err := judge.Evaluate(rules, r.Repository(ctx))
 	if err != nil {
 		return nil, err
 	}
-	r.verdicts = []*judge.Verdict{verdict}
+	r.Verdicts = []*judge.Verdict{verdict}
 	counts := make([]capCount, len(rules.Policies))
 	for i := range counts {
 		counts[i].Undecided = verdict.Rests(i) != ""
 	}
-	for t, err := range r.tags(ctx) {
+	for t, err := range r.Tags(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		d := verdict.Decide(t.tag)
+		d := verdict.Decide(t.Judged)
 		for i := range rules.Policies {
 			p := &rules.Policies[i].Policy
 			switch selected := d.Policies.Has(i); {
@@ -239,7 +240,7 @@ func countCapped(ctx context.Context, r *tagReader, rules judge.Rules) ([]capCou
 			case selected:
 				counts[i].Considered++
 				counts[i].Selected++
-			case !t.tag.Attached() && t.tag.ConsideredBy(p, i):
+			case !t.Judged.Attached() && t.Judged.ConsideredBy(p, i):
 				counts[i].Considered++
 			}
 		}
@@ -248,7 +249,7 @@ func countCapped(ctx context.Context, r *tagReader, rules judge.Rules) ([]capCou
 }
 
 // decideCaps ends the count: it decides which policies must ask.
-func (p *Pruner) decideCaps(ctx context.Context, c *caps, list []Saved, namespace int64) error {
+func (p *Pruner) decideCaps(ctx context.Context, c *caps, list []policies.Saved, namespace int64) error {
 	rows, err := p.db.Pool.Query(ctx, `
 		SELECT policy, version, approved FROM autopruneasks
 		WHERE namespace_id = $1 AND approved_until > clock_timestamp() AND approved_run IS NULL`, namespace)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -73,17 +74,17 @@ func TestCapAfterLostAnswer(t *testing.T) {
 					}}, err
 				}
 				pool, err := pgxpool.NewWithConfig(t.Context(), config)
-				n.must(err)
+				n.Must(err)
 				t.Cleanup(pool.Close)
 				o.Background = &db.DB{Pool: db.PoolOver(pool)}
 			})
-			n.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
+			n.Exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
 			_, err := p.Work(ctx) //nolint:errcheck // it may fail or not
 			if stopping {
 				n.push(1, "more", 2)
 			}
 			n.run()
-			runs := values[int64](n.registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0 ORDER BY started_at")
+			runs := autoprunetest.Values[int64](n.Registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0 ORDER BY started_at")
 			if lost != 1 {
 				t.Errorf("%d answers were lost: %v", lost, err)
 			}

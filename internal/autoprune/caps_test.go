@@ -11,6 +11,8 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
@@ -21,14 +23,14 @@ import (
 type asking struct {
 	*registry
 	notices []autoprune.AsksNotice
-	app     autoprune.Target
+	app     policies.Target
 }
 
 // capped makes a registry with repositories app/web0, app/web1, … that have so many old tags
 // each, and a young one.
 func capped(t *testing.T, repositories, tags int, change ...func(*autoprune.Options)) *asking {
 	t.Helper()
-	n := &asking{app: autoprune.Target{Namespace: "app"}}
+	n := &asking{app: policies.Target{Namespace: "app"}}
 	change = append(change, func(o *autoprune.Options) {
 		o.Notify = func(_ context.Context, _ db.Querier, event string, data any) error {
 			if event == autoprune.EventAsks {
@@ -40,70 +42,70 @@ func capped(t *testing.T, repositories, tags int, change ...func(*autoprune.Opti
 	n.registry = setup(t, change...)
 	for i := range repositories {
 		n.push(i, "old", tags)
-		n.tag(n.repository(fmt.Sprint("app/web", i)), "young", "m", 0)
+		n.Tag(n.Repository(fmt.Sprint("app/web", i)), "young", "m", 0)
 	}
 	return n
 }
 
 // push adds old tags to app/web<i>.
 func (n *asking) push(i int, prefix string, tags int) {
-	n.t.Helper()
-	web := n.repository(fmt.Sprint("app/web", i))
+	n.T.Helper()
+	web := n.Repository(fmt.Sprint("app/web", i))
 	for k := range tags {
-		n.tag(web, fmt.Sprint(prefix, k), "m", 10*time.Hour)
+		n.Tag(web, fmt.Sprint(prefix, k), "m", 10*time.Hour)
 	}
 }
 
 // old returns how many old tags are there.
 func (n *asking) old() int {
-	n.t.Helper()
-	return value[int](n.registry, "SELECT count(*) FROM tags WHERE name <> 'young'")
+	n.T.Helper()
+	return autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM tags WHERE name <> 'young'")
 }
 
 // asks fails unless exactly one policy asks for so many tags. It returns the policy.
 func (n *asking) asks(would int64) autoprune.Ask {
-	n.t.Helper()
-	list, err := n.pruner.Asks(n.t.Context(), "app")
-	n.must(err)
+	n.T.Helper()
+	list, err := n.pruner.Asks(n.T.Context(), "app")
+	n.Must(err)
 	if len(list) != 1 || list[0].Would != would {
-		n.t.Fatalf("policies ask: %+v; want one with %d tags", list, would)
+		n.T.Fatalf("policies ask: %+v; want one with %d tags", list, would)
 	}
 	return list[0]
 }
 
 // quiet fails if a policy asks.
 func (n *asking) quiet() {
-	n.t.Helper()
-	list, err := n.pruner.Asks(n.t.Context(), "app")
-	n.must(err)
+	n.T.Helper()
+	list, err := n.pruner.Asks(n.T.Context(), "app")
+	n.Must(err)
 	if len(list) != 0 {
-		n.t.Errorf("policies ask: %+v", list)
+		n.T.Errorf("policies ask: %+v", list)
 	}
 }
 
 // told fails unless there were so many notices in all, and entries of them in the audit log.
 func (n *asking) told(want int) {
-	n.t.Helper()
-	entries := value[int](n.registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy IS NOT NULL AND run IS NOT NULL", string(audit.AskAutoprune))
+	n.T.Helper()
+	entries := autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy IS NOT NULL AND run IS NOT NULL", string(audit.AskAutoprune))
 	if len(n.notices) != want || entries != want {
-		n.t.Errorf("%d notices and %d entries, want %d", len(n.notices), entries, want)
+		n.T.Errorf("%d notices and %d entries, want %d", len(n.notices), entries, want)
 	}
 }
 
 // last returns the newest run.
 func (n *asking) last() autoprune.RunDetails {
-	n.t.Helper()
-	runs, _, err := n.pruner.Runs(n.t.Context(), "app", "", 1)
-	n.must(err)
-	d, err := n.pruner.GetRun(n.t.Context(), runs[0].ID)
-	n.must(err)
+	n.T.Helper()
+	runs, _, err := n.pruner.Runs(n.T.Context(), "app", "", 1)
+	n.Must(err)
+	d, err := n.pruner.GetRun(n.T.Context(), runs[0].ID)
+	n.Must(err)
 	return d
 }
 
 func (n *asking) approve(a autoprune.Ask, tags int64) {
-	n.t.Helper()
-	_, err := n.pruner.Approve(n.t.Context(), "app", a.Policy, a.Version, tags)
-	n.must(err)
+	n.T.Helper()
+	_, err := n.pruner.Approve(n.T.Context(), "app", a.Policy, a.Version, tags)
+	n.Must(err)
 }
 
 const capOf5 = `{"method": "creation_date", "olderThan": "1h", "maxDeleted": 5}`
@@ -129,7 +131,7 @@ func TestCap(t *testing.T) {
 		!strings.Contains(d.Notices[id], "it would delete 6 tags, more than its cap of 5: it asks for an approval") {
 		t.Errorf("the run says %+v", d)
 	}
-	if status := value[string](n.registry, "SELECT status FROM autoprunetaskstatus"); !strings.Contains(status, "; 1 policy asks for an approval") {
+	if status := autoprunetest.Value[string](n.Registry, "SELECT status FROM autoprunetaskstatus"); !strings.Contains(status, "; 1 policy asks for an approval") {
 		t.Errorf("the state is %q", status)
 	}
 	n.refused(id, 1, 5, 409)
@@ -149,20 +151,20 @@ func TestCap(t *testing.T) {
 		t.Fatal("an approval served two runs")
 	}
 	n.told(2)
-	if value[int](n.registry, "SELECT count(*) FROM autopruneruns WHERE limits IS NOT NULL") != 0 {
+	if autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM autopruneruns WHERE limits IS NOT NULL") != 0 {
 		t.Error("a run that has ended has limits")
 	}
-	if value[int](n.registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy IS NOT NULL AND detail->>'approved' = '6'", string(audit.ApproveAutoprune)) != 1 {
+	if autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy IS NOT NULL AND detail->>'approved' = '6'", string(audit.ApproveAutoprune)) != 1 {
 		t.Error("the audit log lacks the approval")
 	}
 }
 
 // refused fails unless an approval is refused with the status.
 func (n *asking) refused(policy string, version, tags int64, status int) {
-	n.t.Helper()
-	_, err := n.pruner.Approve(n.t.Context(), "app", policy, version, tags)
+	n.T.Helper()
+	_, err := n.pruner.Approve(n.T.Context(), "app", policy, version, tags)
 	if e, ok := errors.AsType[*oci.Error](err); !ok || e.Status != status {
-		n.t.Errorf("approving %d tags of version %d: %v, want status %d", tags, version, err, status)
+		n.T.Errorf("approving %d tags of version %d: %v, want status %d", tags, version, err, status)
 	}
 }
 
@@ -178,9 +180,9 @@ func TestCapWithin(t *testing.T) {
 		`"maxDeletedPercent": 1, "tagPattern": "^old0", "repositories": ["app/web1"]`: false,
 		`"maxDeleted": 5, "mode": "observe"`:                                          false,
 	} {
-		p := parsed(t, `{"method": "creation_date", "olderThan": "1h", `+guard+`}`)
+		p := autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "1h", `+guard+`}`)
 		preview, err := n.pruner.Preview(t.Context(), n.app, autoprune.PreviewOptions{Policy: &p})
-		n.must(err)
+		n.Must(err)
 		if got := len(preview.Asks) == 1; got != asks || asks && (preview.Deleted != 0 || preview.WouldDelete != 6 || preview.Asks[0].Would != 6) {
 			t.Errorf("%s: %d tags go, %d would, and %+v asks", guard, preview.Deleted, preview.WouldDelete, preview.Asks)
 		}
@@ -211,7 +213,7 @@ func TestCapAsksAgain(t *testing.T) {
 	if ask := n.asks(22); n.old() != 22 || ask.Approved == nil || *ask.Approved != 21 {
 		t.Errorf("%d old tags are left, and %+v asks", n.old(), ask)
 	}
-	n.exec("DELETE FROM tags WHERE name = 'old0'")
+	n.Exec("DELETE FROM tags WHERE name = 'old0'")
 	n.run() // 21 tags are approved
 	if n.quiet(); n.old() != 0 {
 		t.Errorf("%d old tags are left of an approved number", n.old())
@@ -220,7 +222,7 @@ func TestCapAsksAgain(t *testing.T) {
 	n.run()
 	n.told(3)
 	n.approve(n.asks(6), 6)
-	n.must(n.pruner.Update(t.Context(), n.app, id, parsed(t, `{"method": "creation_date", "olderThan": "2h", "maxDeleted": 5}`)))
+	n.Must(n.pruner.Policies.Update(t.Context(), n.app, id, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "2h", "maxDeleted": 5}`)))
 	n.quiet()
 	n.run()
 	n.told(4)
@@ -228,12 +230,12 @@ func TestCapAsksAgain(t *testing.T) {
 		t.Errorf("an approval of another version counts: %d old tags, %+v", n.old(), ask)
 	}
 	n.approve(n.asks(6), 6)
-	n.exec("UPDATE autopruneasks SET approved_until = now()")
+	n.Exec("UPDATE autopruneasks SET approved_until = now()")
 	n.run()
 	if ask := n.asks(6); n.old() != 6 || ask.Approved != nil || ask.Until != nil {
 		t.Errorf("an approval that has ended counts: %+v", ask)
 	}
-	n.exec("DELETE FROM tags WHERE name = 'c0'")
+	n.Exec("DELETE FROM tags WHERE name = 'c0'")
 	n.run()
 	if n.quiet(); n.old() != 0 {
 		t.Errorf("within the cap, %d old tags are left", n.old())
@@ -241,11 +243,11 @@ func TestCapAsksAgain(t *testing.T) {
 	n.told(4)
 	n.push(0, "d", 6)
 	n.run()
-	n.must(n.pruner.Delete(t.Context(), n.app, id))
+	n.Must(n.pruner.Policies.Delete(t.Context(), n.app, id))
 	_, later := n.replica()
 	_, err := later.Work(t.Context()) // which begins with housekeeping
-	n.must(err)
-	if value[int](n.registry, "SELECT count(*) FROM autopruneasks") != 0 {
+	n.Must(err)
+	if autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM autopruneasks") != 0 {
 		t.Error("the question of a policy that was deleted is left")
 	}
 }
@@ -265,7 +267,7 @@ func TestCapWhileWaiting(t *testing.T) {
 	if ask := n.asks(6); n.old() != 6 || ask.Approved == nil {
 		t.Fatalf("in the grace period, %d old tags are left and %+v asks", n.old(), ask)
 	}
-	n.exec("UPDATE namespaceautoprunepolicy SET active_from = now()")
+	n.Exec("UPDATE namespaceautoprunepolicy SET active_from = now()")
 	n.run()
 	if ask := n.asks(6); n.old() != 6 || ask.Approved == nil {
 		t.Fatalf("outside the windows, %d old tags are left and %+v asks", n.old(), ask)
@@ -273,7 +275,7 @@ func TestCapWhileWaiting(t *testing.T) {
 	n.push(0, "more", 1)
 	n.run()
 	n.asks(7)
-	n.exec("UPDATE namespaceautoprunepolicy SET policy = (policy::jsonb - 'windows')::text")
+	n.Exec("UPDATE namespaceautoprunepolicy SET policy = (policy::jsonb - 'windows')::text")
 	n.run()
 	if n.quiet(); n.old() != 0 {
 		t.Errorf("in the window, %d old tags are left", n.old())
@@ -285,20 +287,20 @@ func TestCapWhileWaiting(t *testing.T) {
 func TestCapLeavesOutWhatStays(t *testing.T) {
 	t.Parallel()
 	n := capped(t, 1, 0)
-	web := n.repository("app/web0")
+	web := n.Repository("app/web0")
 	for i := range 7 {
-		n.tag(web, fmt.Sprint("v", i), fmt.Sprint("m", i), 10*time.Hour)
+		n.Tag(web, fmt.Sprint("v", i), fmt.Sprint("m", i), 10*time.Hour)
 	}
-	n.hold("app", "m3")
+	n.Hold("app", "m3")
 	n.policy(n.app, `{"method": "creation_date", "olderThan": "1h", "maxDeleted": 5, "keep": [{"tagPattern": "^v4$"}]}`)
 	preview, err := n.pruner.Preview(t.Context(), n.app, autoprune.PreviewOptions{})
-	n.must(err)
+	n.Must(err)
 	if len(preview.Asks) != 0 || preview.Deleted != 5 {
 		t.Errorf("a preview deletes %d tags, and %+v asks", preview.Deleted, preview.Asks)
 	}
 	n.run()
 	n.quiet()
-	if got := n.tags(web); !slices.Equal(got, []string{"v3", "v4", "young"}) {
+	if got := n.Tags(web); !slices.Equal(got, []string{"v3", "v4", "young"}) {
 		t.Errorf("%v are left", got)
 	}
 }
@@ -317,12 +319,12 @@ func TestCapInSlices(t *testing.T) {
 	}
 	for slices := range testscale.Pick(4, 8) { // change the policy after so many time slices of a run
 		n.push(1, "again", 6)
-		n.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
+		n.Exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
 		for range slices {
 			_, err := n.pruner.Work(t.Context())
-			n.must(err)
+			n.Must(err)
 		}
-		n.must(n.pruner.Update(t.Context(), n.app, id, parsed(t, fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dm", "maxDeleted": 5}`, 60+slices))))
+		n.Must(n.pruner.Policies.Update(t.Context(), n.app, id, autoprunetest.Parsed(t, fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dm", "maxDeleted": 5}`, 60+slices))))
 		n.run()
 		n.run()
 		n.approve(n.asks(6), 6)
@@ -338,36 +340,36 @@ func TestCapInSlices(t *testing.T) {
 func TestCapOfDefaults(t *testing.T) {
 	t.Parallel()
 	n := capped(t, 2, 3)
-	n.tag(n.repository("other/web"), "old", "m", 10*time.Hour)
-	n.policy(autoprune.Target{}, capOf5)
+	n.Tag(n.Repository("other/web"), "old", "m", 10*time.Hour)
+	n.policy(policies.Target{}, capOf5)
 	n.ensure()
 	n.run()
 	if ask := n.asks(6); n.old() != 6 || ask.Scope != policy.DefaultScope {
 		t.Errorf("%d old tags are left and %+v asks", n.old(), ask)
 	}
-	n.must(n.pruner.UseDefaults(t.Context(), "app", false))
+	n.Must(n.pruner.Policies.UseDefaults(t.Context(), "app", false))
 	n.quiet()
-	one := autoprune.Target{Repository: "app/web1"}
+	one := policies.Target{Repository: "app/web1"}
 	n.policy(one, `{"method": "creation_date", "olderThan": "1h", "maxDeleted": 2}`)
 	n.policy(n.app, `{"method": "creation_date", "olderThan": "1h", "maxDeletedPercent": 50, "repositories": ["app/web0"]}`)
 	n.run()
 	list, err := n.pruner.Asks(t.Context(), "app")
-	n.must(err)
+	n.Must(err)
 	if len(list) != 2 || list[1].Repository != "app/web1" || list[1].Would != 3 || list[0].Would != 3 || list[0].Most != 2 || n.old() != 6 {
 		t.Fatalf("%d old tags are left and %+v asks", n.old(), list)
 	}
 	n.approve(list[1], 3)
 	preview, err := n.pruner.Preview(t.Context(), one, autoprune.PreviewOptions{})
-	n.must(err)
+	n.Must(err)
 	if preview.Deleted != 3 || len(preview.Asks) != 1 {
 		t.Errorf("after the approval, a preview deletes %d and %+v asks", preview.Deleted, preview.Asks)
 	}
 	n.run()
-	if got := n.tags(n.repository("app/web1")); !slices.Equal(got, []string{"young"}) || n.old() != 3 {
+	if got := n.Tags(n.Repository("app/web1")); !slices.Equal(got, []string{"young"}) || n.old() != 3 {
 		t.Errorf("after the approval, %v stay", got)
 	}
 	preview, err = n.pruner.Preview(t.Context(), n.app, autoprune.PreviewOptions{Within: time.Nanosecond})
-	n.must(err)
+	n.Must(err)
 	if preview.Deleted != 0 {
 		t.Error("a preview that couldn't count deletes tags")
 	}
@@ -404,7 +406,7 @@ func TestCapParsed(t *testing.T) {
 		if got := p.Safeguards.String(); err != nil || marshalErr != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", members, got, err, want)
 		}
-		if again := parsed(t, string(text)); !again.Equal(p) || want != "" && again.Equal(parsed(t, `{"method": "number_of_tags", "numTags": 3}`)) {
+		if again := autoprunetest.Parsed(t, string(text)); !again.Equal(p) || want != "" && again.Equal(autoprunetest.Parsed(t, `{"method": "number_of_tags", "numTags": 3}`)) {
 			t.Errorf("%s is written as %s", members, text)
 		}
 	}

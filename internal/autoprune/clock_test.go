@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -32,7 +34,7 @@ func (d *doubted) CheckTime(_ context.Context, now time.Time) error {
 // during a run, the run deletes nothing of what it would judge by it, and goes on when it may.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
-	policies := map[string]string{
+	texts := map[string]string{
 		"by age":  `{"method": "creation_date", "olderThan": "1d"}`,
 		"by cap":  `{"method": "creation_date", "olderThan": "1d", "maxDeleted": 100}`,
 		"by rank": `{"method": "number_of_tags", "numTags": 1}`,
@@ -40,17 +42,17 @@ func TestWrongClock(t *testing.T) {
 	// The clock is asked when a repository is judged, or counted, and in each transaction that deletes.
 	for i := range 9 {
 		name := []string{"by age", "by cap", "by rank"}[i%3]
-		policy, at := policies[name], 2+i/3
+		policy, at := texts[name], 2+i/3
 		t.Run(fmt.Sprintf("%s, asked for the time %d", name, at), func(t *testing.T) {
 			t.Parallel()
 			c := &doubted{check: worker.ErrRest}
 			r := setup(t, func(o *autoprune.Options) { o.Clock = c })
-			one, two := r.repository("app/one"), r.repository("app/two")
+			one, two := r.Repository("app/one"), r.Repository("app/two")
 			for i := range 3 {
-				r.tag(one, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(10+i)*day)
-				r.tag(two, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(10+i)*day)
+				r.Tag(one, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(10+i)*day)
+				r.Tag(two, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(10+i)*day)
 			}
-			r.policy(autoprune.Target{Namespace: "app"}, policy)
+			r.policy(policies.Target{Namespace: "app"}, policy)
 			works := func(want error) {
 				t.Helper()
 				if _, err := r.pruner.Work(t.Context()); !errors.Is(err, want) {
@@ -58,26 +60,26 @@ func TestWrongClock(t *testing.T) {
 				}
 			}
 			works(worker.ErrRest)
-			if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 0 || len(c.times) != 0 {
+			if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns"); n != 0 || len(c.times) != 0 {
 				t.Errorf("%d runs began", n)
 			}
 			c.check, c.at = nil, at
 			works(worker.ErrRest)
-			if n := len(r.tags(two)); n != 3 {
+			if n := len(r.Tags(two)); n != 3 {
 				t.Errorf("%d tags are left in the repository that was judged by a wrong clock", n)
 			}
-			if state := value[string](r, "SELECT state FROM autopruneruns"); state != "running" {
+			if state := autoprunetest.Value[string](r.Registry, "SELECT state FROM autopruneruns"); state != "running" {
 				t.Errorf("the run is in the state %s", state)
 			}
 			works(nil)
 			left := map[bool]int{true: 1, false: 0}[name == "by rank"]
-			if a, b := len(r.tags(one)), len(r.tags(two)); a != left || b != left {
+			if a, b := len(r.Tags(one)), len(r.Tags(two)); a != left || b != left {
 				t.Errorf("%d and %d tags are left, want %d", a, b, left)
 			}
-			if n := value[int](r, "SELECT count(*) FROM autopruneruns WHERE state = 'success' AND deleted = $1", 6-2*left); n != 1 {
+			if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns WHERE state = 'success' AND deleted = $1", 6-2*left); n != 1 {
 				t.Errorf("%d runs have deleted %d tags, want one", n, 6-2*left)
 			}
-			now := value[time.Time](r, "SELECT now()")
+			now := autoprunetest.Value[time.Time](r.Registry, "SELECT now()")
 			for _, at := range c.times {
 				if d := now.Sub(at); d < 0 || d > time.Hour {
 					t.Errorf("a time %v ago was shown to the clock", d)

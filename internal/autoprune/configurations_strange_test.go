@@ -1,12 +1,13 @@
 package autoprune_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestStrangeConfigurations(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	const arm = `{"os": "linux", "architecture": "arm64"`
 	for tag, content := range map[string]string{
 		"bytes": "\x1f\x8b", "list": `[{"os": "linux", "architecture": "arm64"}]`, "null": "null", "no-labels": arm + `, "config": {"Labels": null}}`,
@@ -33,10 +34,10 @@ func TestStrangeConfigurations(t *testing.T) {
 	}
 	l.store.objects["truncated"] = l.store.objects["truncated"][:40]
 	l.store.objects["rotten"] = strings.ReplaceAll(l.store.objects["rotten"], "test", "prod")
-	app := autoprune.Target{Namespace: "app"}
+	app := policies.Target{Namespace: "app"}
 	l.policy(app, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}, "platforms": ["linux/arm64"]}`)
 	preview, err := l.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{Limit: 100})
-	l.must(err)
+	l.Must(err)
 	var doubtful []string
 	for _, one := range preview.Staying {
 		if one.Code == judge.Doubtful {
@@ -46,19 +47,7 @@ func TestStrangeConfigurations(t *testing.T) {
 	if want := []string{"deep", "labels-list", "long", "many", "number", "rotten", "syntax", "truncated", "variant"}; !slices.Equal(doubtful, want) || len(preview.Going) > 0 {
 		t.Errorf("in doubt: %v, want %v; %v go", doubtful, want, preview.Going)
 	}
-	if n := value[int](l.registry, "SELECT max(length(platform) + length(labels)) FROM configurationattributes"); n > 1000 {
+	if n := autoprunetest.Value[int](l.Registry, "SELECT max(length(platform) + length(labels)) FROM configurationattributes"); n > 1000 {
 		t.Errorf("a configuration takes %d bytes in the database", n)
-	}
-}
-
-// TestMemoryOfLabels: a configuration with very many labels takes little memory.
-func TestMemoryOfLabels(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts what all goroutines allocate
-	var labels []string
-	for i := range 200_000 {
-		labels = append(labels, fmt.Sprintf(`"a%d":""`, i))
-	}
-	content := []byte(`{"config": {"Labels": {` + strings.Join(labels, ",") + `}}}`)
-	if n := testing.AllocsPerRun(3, func() { autoprune.ParseConfiguration(content) }); n > 100 {
-		t.Errorf("a configuration with 200,000 labels takes %.0f allocations", n)
 	}
 }

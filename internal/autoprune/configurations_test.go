@@ -15,6 +15,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
@@ -73,27 +76,27 @@ func configured(tag, content string) string {
 
 // image tags an image, 10 days ago, whose configuration has this content.
 func (l *labelled) image(t catalog.Repository, tag, content string) {
-	l.t.Helper()
-	l.tag(t, tag, tag, 10*day)
+	l.T.Helper()
+	l.Tag(t, tag, tag, 10*day)
 	content = configured(tag, content)
 	l.store.objects[tag] = content
-	digest := digestOf(content).Bytes()
-	l.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digest, len(content), tag)
-	l.exec("UPDATE manifests SET configuration_blob_digest = $1 WHERE id = $2", digest, l.manifest(t, tag, ""))
+	digest := autoprunetest.DigestOf(content).Bytes()
+	l.Exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digest, len(content), tag)
+	l.Exec("UPDATE manifests SET configuration_blob_digest = $1 WHERE id = $2", digest, l.Manifest(t, tag, ""))
 }
 
 // multi tags an index, 10 days ago, that lists the manifests of other tags.
 func (l *labelled) multi(t catalog.Repository, tag string, of ...string) {
-	l.t.Helper()
-	l.tag(t, tag, tag, 10*day)
+	l.T.Helper()
+	l.Tag(t, tag, tag, 10*day)
 	var list []map[string]any
 	for _, one := range of {
-		list = append(list, map[string]any{"mediaType": oracleImageType, "digest": digestOf(one).String()})
+		list = append(list, map[string]any{"mediaType": oracleImageType, "digest": autoprunetest.DigestOf(one).String()})
 	}
 	payload, err := json.Marshal(map[string]any{"manifests": list})
-	l.must(err)
-	l.exec("UPDATE manifests SET media_type = $1, payload = $2 WHERE id = $3", oracleIndexType, payload, l.manifest(t, tag, ""))
-	l.index(t, tag, of...)
+	l.Must(err)
+	l.Exec("UPDATE manifests SET media_type = $1, payload = $2 WHERE id = $3", oracleIndexType, payload, l.Manifest(t, tag, ""))
+	l.Index(t, tag, of...)
 }
 
 const stageTest = `{"os": "linux", "architecture": "arm64", "config": {"Labels": {"stage": "test", "x": "\u0000"}}}`
@@ -103,7 +106,7 @@ const stageTest = `{"os": "linux", "architecture": "arm64", "config": {"Labels":
 func TestRunReadsConfigurations(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	for name, content := range map[string]string{
 		"test": stageTest, "prod": `{"config": {"Labels": {"stage": "prod"}}}`, "none": `{"config": null}`, "text": "no JSON", "gone": stageTest,
 		"many": `{"config": {"Labels": {"stage": "test", "more": "` + strings.Repeat("x", 65<<10) + `"}}}`,
@@ -112,20 +115,20 @@ func TestRunReadsConfigurations(t *testing.T) {
 	}
 	delete(l.store.objects, "gone")
 	l.image(web, "large", stageTest)
-	l.exec("UPDATE blobs SET size = 5000000 WHERE storage_key = 'large'")
+	l.Exec("UPDATE blobs SET size = 5000000 WHERE storage_key = 'large'")
 	l.multi(web, "multi", "test")
 	l.multi(web, "mixed", "test", "prod")
 	l.multi(web, "doubt", "test", "gone")
-	app := autoprune.Target{Namespace: "app"}
+	app := policies.Target{Namespace: "app"}
 	plain := l.policy(app, `{"method": "creation_date", "olderThan": "1y"}`)
 	l.run()
-	l.must(l.pruner.Delete(t.Context(), app, plain))
+	l.Must(l.pruner.Policies.Delete(t.Context(), app, plain))
 	if n := l.store.total(); n != 0 {
 		t.Errorf("%d configurations were read for a policy without labels", n)
 	}
 	l.policy(app, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
 	preview, err := l.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
-	l.must(err)
+	l.Must(err)
 	var going []string
 	for _, one := range preview.Going {
 		going = append(going, one.Tag)
@@ -136,28 +139,28 @@ func TestRunReadsConfigurations(t *testing.T) {
 	if text := fmt.Sprint(preview.Policies); !strings.Contains(text, "selects none of 4 tags") {
 		t.Errorf("the notices: %s", text)
 	}
-	labels := parsed(t, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
-	forecast, err := l.pruner.Forecast(t.Context(), app, autoprune.ForecastOptions{Policy: &labels, Days: 1})
-	if l.must(err); forecast.Deleted != 2 {
-		t.Errorf("a forecast deletes %d tags: %+v", forecast.Deleted, forecast)
+	labels := autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
+	told, err := l.forecasts().Forecast(t.Context(), app, forecast.Options{Policy: &labels, Days: 1})
+	if l.Must(err); told.Deleted != 2 {
+		t.Errorf("a forecast deletes %d tags: %+v", told.Deleted, told)
 	}
 	read := l.store.total()
 	l.run()
-	if got := l.tags(web); !slices.Equal(got, []string{"doubt", "gone", "large", "many", "mixed", "none", "prod", "text"}) {
+	if got := l.Tags(web); !slices.Equal(got, []string{"doubt", "gone", "large", "many", "mixed", "none", "prod", "text"}) {
 		t.Errorf("a run leaves %v", got)
 	}
 	if n := l.store.total(); read != 6 || n != read {
 		t.Errorf("a preview read %d configurations and a run %d", read, n-read)
 	}
 	l.store.objects["gone"] = configured("gone", stageTest)
-	l.exec("UPDATE configurationattributes SET read_at = now() - interval '2 hours'")
+	l.Exec("UPDATE configurationattributes SET read_at = now() - interval '2 hours'")
 	l.run()
-	if got := l.tags(web); slices.Contains(got, "gone") || slices.Contains(got, "doubt") || l.store.opened["test"] != 1 || l.store.opened["gone"] != 2 {
+	if got := l.Tags(web); slices.Contains(got, "gone") || slices.Contains(got, "doubt") || l.store.opened["test"] != 1 || l.store.opened["gone"] != 2 {
 		t.Errorf("once the store has the configuration, there are %v, and were opened %v", got, l.store.opened)
 	}
-	l.exec("UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = (SELECT digest FROM blobs WHERE storage_key = 'prod')")
-	l.exec("DELETE FROM blobs WHERE storage_key = 'prod'")
-	if n := value[int](l.registry, "SELECT count(*) FROM configurationattributes"); n != 6 {
+	l.Exec("UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = (SELECT digest FROM blobs WHERE storage_key = 'prod')")
+	l.Exec("DELETE FROM blobs WHERE storage_key = 'prod'")
+	if n := autoprunetest.Value[int](l.Registry, "SELECT count(*) FROM configurationattributes"); n != 6 {
 		t.Errorf("%d configurations are known after one of 7 was deleted", n)
 	}
 }
@@ -167,26 +170,26 @@ func TestRunReadsConfigurations(t *testing.T) {
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	for i := range 40 {
 		l.image(web, fmt.Sprint("v", i), stageTest)
 	}
 	l.store.fail = true
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^v1$"}`)
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^v1$"}`)
 	l.run()
-	if got := l.tags(web); len(got) != 39 || l.store.total() > 10 {
+	if got := l.Tags(web); len(got) != 39 || l.store.total() > 10 {
 		t.Errorf("%d tags are left, and %d configurations were opened", len(got), l.store.total())
 	}
 	l.store.fail = false
 	l.run()
-	failed := value[int](l.registry, "SELECT count(*) FROM configurationattributes WHERE problem <> ''")
-	if got := l.tags(web); failed > 10 || len(got) > failed {
+	failed := autoprunetest.Value[int](l.Registry, "SELECT count(*) FROM configurationattributes WHERE problem <> ''")
+	if got := l.Tags(web); failed > 10 || len(got) > failed {
 		t.Errorf("%d tags are left, of which %d couldn't be read", len(got), failed)
 	}
-	l.exec("UPDATE configurationattributes SET read_at = now() - interval '2 hours'")
+	l.Exec("UPDATE configurationattributes SET read_at = now() - interval '2 hours'")
 	l.run()
-	if got := l.tags(web); len(got) != 0 {
+	if got := l.Tags(web); len(got) != 0 {
 		t.Errorf("%v are left", got)
 	}
 }
@@ -196,24 +199,24 @@ func TestStoreFails(t *testing.T) {
 func TestLockedBlob(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	l.image(web, "v1", stageTest)
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "platforms": ["linux/arm64"]}`)
-	tx, err := l.db.Pool.Begin(t.Context())
-	l.must(err)
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "platforms": ["linux/arm64"]}`)
+	tx, err := l.DB.Pool.Begin(t.Context())
+	l.Must(err)
 	_, err = tx.Exec(t.Context(), "SELECT FROM blobs FOR UPDATE")
-	l.must(err)
+	l.Must(err)
 	l.run()
-	if got := l.tags(web); len(got) != 1 {
+	if got := l.Tags(web); len(got) != 1 {
 		t.Errorf("%v are left, while the configuration is locked", got)
 	}
-	l.must(tx.Rollback(t.Context()))
+	l.Must(tx.Rollback(t.Context()))
 	l.run()
-	if got := l.tags(web); len(got) != 0 {
+	if got := l.Tags(web); len(got) != 0 {
 		t.Errorf("%v are left", got)
 	}
 	runs, _, err := l.pruner.Runs(t.Context(), "app", "", 10)
-	l.must(err)
+	l.Must(err)
 	for _, r := range runs {
 		if r.State != "success" {
 			t.Errorf("a run: %+v", r)
@@ -226,21 +229,21 @@ func TestLockedBlob(t *testing.T) {
 func TestManyImagesOfAnIndex(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	l.image(web, "image", stageTest)
 	l.multi(web, "index", "image")
 	listed := bytes.Repeat(fmt.Appendf(nil, `{"mediaType": %q, "digest": %q, "platform": {"os": "linux", "architecture": "arm64"}},`,
-		oracleImageType, digestOf("image")), 101)
-	l.exec("UPDATE manifests SET payload = $1 WHERE id = $2", slices.Concat([]byte(`{"manifests": [`), listed[:len(listed)-1], []byte("]}")),
-		l.manifest(web, "index", ""))
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
+		oracleImageType, autoprunetest.DigestOf("image")), 101)
+	l.Exec("UPDATE manifests SET payload = $1 WHERE id = $2", slices.Concat([]byte(`{"manifests": [`), listed[:len(listed)-1], []byte("]}")),
+		l.Manifest(web, "index", ""))
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}}`)
 	l.run()
-	if got := l.tags(web); !slices.Equal(got, []string{"index"}) {
+	if got := l.Tags(web); !slices.Equal(got, []string{"index"}) {
 		t.Errorf("a policy with labels leaves %v", got)
 	}
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "platforms": ["linux/*"]}`)
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "platforms": ["linux/*"]}`)
 	l.run()
-	if got := l.tags(web); len(got) != 0 {
+	if got := l.Tags(web); len(got) != 0 {
 		t.Errorf("a policy with platforms leaves %v", got)
 	}
 }
@@ -328,11 +331,11 @@ func TestDoubtTakesAway(t *testing.T) {
 func TestReadTogether(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	for i := range 120 {
 		l.image(web, fmt.Sprint("v", i), stageTest)
 	}
-	app := autoprune.Target{Namespace: "app"}
+	app := policies.Target{Namespace: "app"}
 	l.policy(app, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}, "platforms": ["linux/arm64"]}`)
 	_, other := l.replica(func(o *autoprune.Options) { o.Page, o.Store = 3, l.store })
 	failed := make(chan error, 3)
@@ -341,12 +344,12 @@ func TestReadTogether(t *testing.T) {
 		func() error { _, err := other.Preview(t.Context(), app, autoprune.PreviewOptions{}); return err },
 		func() error {
 			for i := range 120 {
-				if _, err := l.db.Pool.Exec(t.Context(), `
+				if _, err := l.DB.Pool.Exec(t.Context(), `
 					WITH gone AS (UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = $1 AND $2)
-					SELECT 1`, digestOf(configured(fmt.Sprint("v", i), stageTest)).Bytes(), i%3 == 0); err != nil {
+					SELECT 1`, autoprunetest.DigestOf(configured(fmt.Sprint("v", i), stageTest)).Bytes(), i%3 == 0); err != nil {
 					return err
 				}
-				if _, err := l.db.Pool.Exec(t.Context(), "DELETE FROM blobs WHERE digest = $1 AND $2", digestOf(configured(fmt.Sprint("v", i), stageTest)).Bytes(), i%3 == 0); err != nil {
+				if _, err := l.DB.Pool.Exec(t.Context(), "DELETE FROM blobs WHERE digest = $1 AND $2", autoprunetest.DigestOf(configured(fmt.Sprint("v", i), stageTest)).Bytes(), i%3 == 0); err != nil {
 					return err
 				}
 			}
@@ -356,13 +359,13 @@ func TestReadTogether(t *testing.T) {
 		go func() { failed <- work() }()
 	}
 	for range 3 {
-		l.must(<-failed)
+		l.Must(<-failed)
 	}
 	l.run()
-	if got := l.tags(web); len(got) != 40 {
+	if got := l.Tags(web); len(got) != 40 {
 		t.Errorf("%d tags are left, want the 40 whose configurations were deleted", len(got))
 	}
-	if n := value[int](l.registry, "SELECT count(*) FROM configurationattributes"); n != 80 {
+	if n := autoprunetest.Value[int](l.Registry, "SELECT count(*) FROM configurationattributes"); n != 80 {
 		t.Errorf("%d configurations are known, want 80", n)
 	}
 }

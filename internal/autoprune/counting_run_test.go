@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 )
 
 // TestRunCountsPlatforms: runs read the platforms of images that a policy counts for.
 func TestRunCountsPlatforms(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	for name, content := range map[string]string{
 		"a": `{"os": "linux", "architecture": "amd64"}`, "b": `{"os": "linux", "architecture": "amd64"}`, "c": `{"os": "linux", "architecture": "arm64"}`,
 		"chart": `{}`, "gone": `{"os": "linux", "architecture": "amd64"}`,
@@ -20,10 +20,10 @@ func TestRunCountsPlatforms(t *testing.T) {
 	}
 	delete(l.store.objects, "gone")
 	l.multi(web, "multi", "a", "c")
-	l.exec("UPDATE tags SET created_at = now() - interval '20 days' WHERE name <> 'multi'")
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1, "perPlatform": true}`)
+	l.Exec("UPDATE tags SET created_at = now() - interval '20 days' WHERE name <> 'multi'")
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1, "perPlatform": true}`)
 	l.run()
-	if tags := strings.Join(l.tags(web), " "); tags != "chart gone multi" {
+	if tags := strings.Join(l.Tags(web), " "); tags != "chart gone multi" {
 		t.Errorf("the tags %s stay", tags)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
@@ -91,8 +92,8 @@ func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *judge.Verdi
 		for _, g := range part {
 			d, named := judge.AttachedTo(g.Name)
 			switch {
-			case !g.tag.Orphan() && free[g.tag.Image],
-				g.tag.Orphan() && alone[g.Manifest] && (!named || absent[d]):
+			case !g.Judged.Orphan() && free[g.Judged.Image],
+				g.Judged.Orphan() && alone[g.Manifest] && (!named || absent[d]):
 				list = append(list, g)
 			}
 		}
@@ -106,8 +107,8 @@ func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *judge.Verdi
 func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []candidate) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
-		if !g.tag.Orphan() {
-			images[g.tag.Image] = true
+		if !g.Judged.Orphan() {
+			images[g.Judged.Image] = true
 		}
 	}
 	if len(images) == 0 {
@@ -133,7 +134,7 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 	var digests []oci.DigestPrefix
 	var manifests []int64
 	for _, g := range part {
-		if !g.tag.Orphan() {
+		if !g.Judged.Orphan() {
 			continue
 		}
 		manifests = append(manifests, g.Manifest)
@@ -215,14 +216,14 @@ func (v *repositoryRun) inTx(ctx context.Context, look lastLook, choose func(q d
 	if err != nil {
 		if after != nil && !errors.Is(err, errBusy) {
 			// The deletion may have been committed, and only the answer was lost.
-			u.caps, u.policies.caps = after, after
+			u.setCaps(after)
 		}
 		return err
 	}
 	u.countHeld(held...)
 	v.counted = v.counted || deleted > 0
 	if after != nil {
-		u.caps, u.policies.caps = after, after
+		u.setCaps(after)
 	}
 	u.renewed = time.Now()
 	u.deleted += deleted
@@ -255,7 +256,7 @@ func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, 
 		reason string
 	}
 	b = tagBatch{
-		Target: v.target, Tags: make([]tagRow, len(list)), Why: make([]int32, len(list)),
+		Target: v.target, Tags: make([]snapshot.TagRow, len(list)), Why: make([]int32, len(list)),
 		Run: v.slice.task.run,
 	}
 	places := make(map[why]int32)
@@ -272,7 +273,7 @@ func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, 
 			places[w], b.Reasons = place, append(b.Reasons, r)
 			policies, sets = append(policies, v.saved[g.decision.Policy].ID), append(sets, g.decision.Policies)
 		}
-		b.Tags[i], b.Why[i] = g.tagRow, place
+		b.Tags[i], b.Why[i] = g.TagRow, place
 	}
 	return b, policies, sets, nil
 }

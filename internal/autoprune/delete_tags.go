@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -75,7 +76,7 @@ func (tx deletionTx) LockRepository(ctx context.Context, t catalog.Repository) (
 // the audit entry of each.
 type tagBatch struct {
 	Target catalog.Repository
-	Tags   []tagRow
+	Tags   []snapshot.TagRow
 	// Why has, for each element of Tags, the index of its reason in Reasons. Most tags of a
 	// batch have the same reason.
 	Why     []int32
@@ -165,7 +166,7 @@ func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int6
 	return deleted, nil
 }
 
-func columns(tags []tagRow) (ids []int64, names []string, manifests []int64, pushed []time.Time) {
+func columns(tags []snapshot.TagRow) (ids []int64, names []string, manifests []int64, pushed []time.Time) {
 	n := len(tags)
 	ids, names, manifests, pushed = make([]int64, n), make([]string, n), make([]int64, n), make([]time.Time, n)
 	for i, t := range tags {
@@ -246,7 +247,7 @@ func (tx deletionTx) BlockPushes(ctx context.Context, t catalog.Repository, dige
 	if _, err := tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
 		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)
 	}
-	s := &snapshot{tx: tx, target: t, subjects: true} // here each statement has its own snapshot
+	s := snapshot.In(tx, t) // here each statement has its own snapshot
 	found, err := s.Manifests(ctx, digests)
 	if err != nil {
 		return nil, nil, err

@@ -1,19 +1,22 @@
-// Package autoprune deletes tags by policies. It stores the policies, judges the tags of
-// each repository by them, and deletes the tags that a policy selects.
+// Package autoprune deletes tags by policies. It judges the tags of each repository by the
+// policies that apply there, and deletes the tags that a policy selects.
 //
-// Package policy reads a policy, [oci.ParseTagPattern] reads the pattern of a protection rule, and
-// package judge says by which rules they select tags.
+// Four packages below it have parts of the subject. Package policies stores the policies and says
+// which of them apply where. Package snapshot reads a repository as data that policies judge. Package
+// warnings finds what a policy surely wasn't meant to do. Package forecast says what policies would
+// have deleted in the past. Two packages read no database: policy reads the text of a policy, and
+// judge says by which rules policies select tags.
 //
 // A run prunes a namespace, as follows, in one or more time slices:
 //
-//  1. claim (tasks.go) leases the namespace's task, and load (rules_load.go) reads its
+//  1. claim (tasks.go) leases the namespace's task, and [policies.Store.Load] reads its
 //     policies and protection rules.
 //  2. namespace (time_slice.go) goes through the repositories in the order of their ids. If
 //     policies have caps, it does so twice: first it counts what they would delete (count in
 //     caps.go) and decides which of them ask (decideCaps).
-//  3. readSnapshot (snapshot.go) opens a snapshot of the repository. tagReader
-//     (tag_reader.go) reads the tags from it, with their images, exemptions and last-used
-//     times, and [judge.Evaluate] judges them.
+//  3. [snapshot.Read] opens a snapshot of the repository. A [snapshot.TagReader] reads the
+//     tags from it, with their images, exemptions and last-used times, and [judge.Evaluate]
+//     judges them.
 //  4. Tags that the verdict deletes are gathered in batches. Each batch is deleted in one
 //     transaction (delete.go), which locks the task and the versions of the policies
 //     (lockTaskAndPolicies), locks the repository and the tags, compares the tags with
@@ -26,11 +29,9 @@
 //  6. pause or finish (record.go) adds the counts of the time slice to the run's row, and
 //     gives up the lease on the task.
 //
-// The SQL statements of steps 3 to 5 are in snapshot.go and delete_tags.go. An undo
-// (undo.go) restores the tags that a run has deleted. A preview (preview.go) does steps 1
-// to 3 without claiming the task, and adds up the bytes of the blobs that would become
-// unused (unused.go). Previews and forecasts look at two repositories at once, each in a
-// snapshot of its own, while no other preview needs the place (in_order.go).
+// The SQL statements of steps 4 and 5 are in delete_tags.go. An undo (undo.go) restores the tags
+// that a run has deleted. A preview (preview.go) does steps 1 to 3 without claiming the task, and
+// adds up the bytes of the blobs that would become unused.
 //
 // A [Pruner] works while other pruners use the same database, clients push and delete, and
 // administrators change policies. It must never delete a tag that should stay. The
@@ -45,21 +46,13 @@
 // counts and its position. So the next worker that claims the task can continue an
 // abandoned run from that position.
 //
-// Changed policies. A change of policies first raises a version number and keeps the row
-// with that number locked until it commits. The version of a namespace's policies is in the
-// row of its task; the versions of the registry's defaults and of the protection rules are
-// in the table settings. A time slice reads the versions before it reads the policies; each
-// deletion locks the versions and compares them. So a deletion either commits before the
-// change of policies does, or finds another version and gives up. Before a worker deletes
-// the task of a namespace without policies, it locks the task and looks once more for
-// policies. A client that creates a policy meanwhile waits for this lock, and then creates
+// Changed policies. A change of policies raises a version number and keeps the row with that
+// number locked until it commits (package policies). A time slice reads the versions before it
+// reads the policies; each deletion locks the versions and compares them. So a deletion either
+// commits before the change of policies does, or finds another version and gives up. Before a
+// worker deletes the task of a namespace without policies, it locks the task and looks once more
+// for policies. A client that creates a policy meanwhile waits for this lock, and then creates
 // the task again.
-//
-// The default policy of the configuration is a row in the table of the registry's default
-// policies. Each process writes the default policy of its own configuration into this row
-// before it prunes for the first time (configure). Like a change of a policy, this raises
-// the version number of the default policies and locks it. So if the configurations of
-// processes differ, all processes use the default policy of the process that started last.
 //
 // Changed tags. Tags are judged in a snapshot, and locked and compared when they are
 // deleted: the row's id, its manifest and its push time must be the same as in the
@@ -81,18 +74,17 @@
 // later is as if it had come after the deletion. See package pullstats for the proof that no use
 // is overlooked.
 //
-// Mistyped policies. [Pruner.Judge] tells, by the tags that there are, what a policy surely wasn't
-// meant to do (judge.go). A client that saves a policy confirms that; a policy of another client isn't
-// judged again. That of the configuration is, since nobody has confirmed anything of it. Before the
-// first batch of tags that a policy deletes in a namespace, judgeFirst judges it once more. If there is
-// a warning that nobody has confirmed, it stores that and gives up, and the policy waits from then on
-// (rests.go). The row is written under the lock of the task, as by [Pruner.ConfirmRest]. The
-// transaction that lets a policy rest, or ends that, queues the notice of it, so there is one for each
-// change (rests_notice.go).
+// Mistyped policies. Before the first batch of tags that a policy deletes in a namespace, judgeFirst
+// asks package warnings what the policy surely wasn't meant to do. It doesn't ask about policies of
+// clients that know no confirmations, such as Quay's. If there is a warning that nobody has confirmed,
+// judgeFirst stores that and gives up, and the policy waits from then on (rests.go). The row is written
+// under the lock of the task, as by [Pruner.ConfirmRest]. The transaction that lets a policy rest, or
+// ends that, queues the notice of it, so there is one for each change (rests_notice.go).
 //
-// Silent reporters. A policy may require reporters of what is deployed. Without them it waits: load
-// looks for them, and stillReported looks again in each transaction that deletes, after it has the lock
-// of deletions and by the time of the statement. So a lease that ends in between deletes nothing.
+// Silent reporters. A policy may require reporters of what is deployed. Without them it waits: the time
+// slice looks for them when it reads the policies, and stillReported looks again in each transaction
+// that deletes, after it has the lock of deletions and by the time of the statement. So a lease that
+// ends in between deletes nothing.
 //
 // Wrong clocks. A worker claims nothing while clocks disagree or are in doubt (Options.Clock). A
 // repository's tags are judged at its snapshot's time; a snapshot whose time can't be right isn't
@@ -110,15 +102,6 @@
 // image of further attached tags; these are deleted in another pass. If the process dies in
 // this phase, the attached tags that are left become orphans once garbage collection has
 // deleted the image.
-//
-// Configurations of images. Labels and platforms are in blobs in the store. Before the snapshot
-// of a repository is opened, readConfigurations (configurations.go) reads those that a policy
-// needs and that nobody has read yet, for a bounded time, and stores what they say in
-// configurationattributes. No transaction is open while the store is read. A policy selects
-// nothing of which a configuration is missing, and no other policy deletes more for that reason
-// (doubt.go of package judge). What a configuration says never changes, so nothing is looked at
-// again before tags are deleted. The transaction that stores rows locks blobs' rows FOR KEY SHARE
-// and nothing else.
 //
 // Time slices. A worker spends one time slice on a namespace before it takes the next
 // namespace. It interrupts a repository only where that wastes little work: an evaluation
@@ -162,9 +145,4 @@
 //
 // A push of the same manifest to the same tag counts as a push. So policies by age, which judge by
 // the time of the push, don't delete a tag that is pushed every night.
-//
-// A max_bytes policy needs to know what manifests store. The worker reads that in the same
-// snapshot, from the most recently used tag on, and stops where the policy's bytes are exceeded. So
-// it reads no more than what stays. The rows of layers have the sizes of their blobs, in the index
-// by which a manifest's layers are found, so nothing is looked up by a digest.
 package autoprune

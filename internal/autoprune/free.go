@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
@@ -30,48 +30,13 @@ import (
 // the bound. A run deletes up to the bound what nothing keeps then: a tag that was protected, held or
 // in an exception when the plan was made may go, if that has ended since.
 
-// freeRequest is a stored request to free.
-type freeRequest struct {
-	id    string
-	age   policy.Age
-	bound judge.FreePlace
-	since time.Time
-}
-
-// withFree adds the policy of a request to free, unless the repository is an exception or as many
-// policies apply as may.
-func (l *policies) withFree(t catalog.Repository, r judge.Rules, saved []Saved) (judge.Rules, []Saved) {
-	if l.free == nil || l.exceptions[t.ID] || len(r.Policies) >= judge.MaxPolicies {
-		return r, saved
-	}
-	frees := policy.Policy{Method: policy.LastPulled, OlderThan: l.free.age}
-	frees.RequireReporter = requiredReporters(r.Policies)
-	bound := &judge.FreeBound{Place: l.free.bound, Since: l.free.since, Repository: t.ID}
-	r.Policies = append(r.Policies, judge.Applied{ID: l.free.id, Scope: policy.NamespaceScope, Policy: frees, Bound: bound, Uncovered: l.uncoveredIn(t.ID), Unreported: l.unreported(&frees)})
-	// Somebody has seen in the plan what it deletes.
-	return r, append(saved, Saved{ID: l.free.id, Policy: frees, bound: bound, Confirmed: []policy.WarningCode{Everything}})
-}
-
-// requiredReporters returns the reporters that a repository's policies require, also those that only
-// observe. Whoever requires a reporter says that nothing is known to be unused without it, so bytes are
-// freed in the repository only while all of them are live.
-func requiredReporters(list []judge.Applied) (names []string) {
-	for _, a := range list {
-		if a.Policy.Mode != policy.Off {
-			names = append(names, a.Policy.RequireReporter...)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // freeLasts is how long a request waits for a run. A tag that nobody used then may be in use later.
 const freeLasts = 24 * time.Hour
 
 // loadFree reads the request to free in the task's namespace. A run that has begun before the request
 // takes no notice of it, since it may be past some of the repositories: then `waits` is true. A
 // request is dropped if statistics began anew since, which makes another order of last uses.
-func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool, err error) {
+func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies.Set) (waits bool, err error) {
 	var id, age *string
 	var known *bool
 	var at, since *time.Time
@@ -87,11 +52,11 @@ func (p *Pruner) loadFree(ctx context.Context, t *task, l *policies) (waits bool
 		FROM (SELECT) one LEFT JOIN mine ON true`, t.namespace, t.run, t.resumed, freeLasts).
 		Scan(&id, &age, &known, &at, &repository, &name, &since, &waits)
 	if err == nil && id != nil {
-		f := freeRequest{id: *id, since: *since, bound: judge.FreePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
-		if f.age, err = policy.ParseAge(*age); err == nil && l.pulls.Since.Truncate(time.Microsecond).After(f.since) {
+		f := policies.Free{ID: *id, Since: *since, Bound: judge.FreePlace{Known: *known, At: *at, Repository: *repository, Name: *name}}
+		if f.Age, err = policy.ParseAge(*age); err == nil && l.Pulls.Since.Truncate(time.Microsecond).After(f.Since) {
 			_, err = p.db.Pool.Exec(ctx, "DELETE FROM autoprunefree WHERE namespace_id = $1 AND run = $2", t.namespace, t.run)
 		} else {
-			l.free = &f
+			l.Free = &f
 		}
 	}
 	if err != nil {
@@ -126,7 +91,7 @@ func ParseFreeRequest(token string) (f FreeRequest, err error) {
 	}
 	if err != nil || f.Bytes <= 0 || len(f.Namespaces) == 0 || len(f.Namespaces) > maxFreed || f.Bound.At.IsZero() || f.Since.IsZero() ||
 		strings.ContainsRune(f.Bound.Name+strings.Join(f.Namespaces, ""), 0) {
-		return f, invalid("plan: it isn't the plan of an answer")
+		return f, oci.Invalid("plan: it isn't the plan of an answer")
 	}
 	return f, nil
 }
@@ -149,15 +114,15 @@ func (p *Pruner) Free(ctx context.Context, f FreeRequest) (Freeing, error) {
 		return out, err
 	}
 	for _, namespace := range slices.Compact(f.Namespaces) {
-		t := Target{Namespace: namespace}
-		err := p.change(ctx, t, "freeing bytes", func(tx pgx.Tx, o owner) error {
+		t := policies.Target{Namespace: namespace}
+		err := p.Policies.Change(ctx, t, "freeing bytes", func(tx pgx.Tx, o policies.Owner) error {
 			done, err := tx.Exec(ctx, `
 				INSERT INTO autoprunefree AS f (namespace_id, id, unused_for, known, at, repository_id, name, since)
 				VALUES (@namespace, @id, @unused_for, @known, @at, @repository, @name, @since)
 				ON CONFLICT (namespace_id) DO UPDATE SET id = EXCLUDED.id, unused_for = EXCLUDED.unused_for, known = EXCLUDED.known,
 					at = EXCLUDED.at, repository_id = EXCLUDED.repository_id, name = EXCLUDED.name, since = EXCLUDED.since,
 					run = NULL, created_at = now()
-				WHERE f.created_at <= now() - @lasts::interval`, db.Args{"namespace": o.namespace, "id": id, "unused_for": f.UnusedFor,
+				WHERE f.created_at <= now() - @lasts::interval`, db.Args{"namespace": o.Namespace, "id": id, "unused_for": f.UnusedFor,
 				"known": f.Bound.Known, "at": f.Bound.At, "repository": f.Bound.Repository, "name": f.Bound.Name, "since": f.Since, "lasts": freeLasts})
 			if err != nil {
 				return err

@@ -11,10 +11,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/judge"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -93,30 +97,29 @@ type freePlanner struct {
 func (p *Pruner) PlanFree(ctx context.Context, namespace string, o FreeOptions) (*FreePlan, error) {
 	age, err := policy.ParseAge(cmp.Or(o.UnusedFor, defaultFreeAge))
 	if err != nil {
-		return nil, invalid("unused_for: %v", err)
+		return nil, oci.Invalid("unused_for: %v", err)
 	}
 	if o.Bytes <= 0 {
-		return nil, invalid("bytes: it must be more than 0")
+		return nil, oci.Invalid("bytes: it must be more than 0")
 	}
 	if err := p.mayDelete(ctx); err != nil {
 		return nil, err
 	}
-	select {
-	case p.previews <- struct{}{}:
-		defer func() { <-p.previews }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	giveBack, err := p.Repositories.TakePlace(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer giveBack()
 	f := &freePlanner{p: p, age: age, until: time.Now().Add(cmp.Or(o.Within, time.Minute)), notices: map[string]bool{}, names: map[int64]string{}}
 	complete := true
-	if err := f.look(ctx, namespace); errors.Is(err, errTimeOver) {
-		return nil, invalid("there are too many tags to look at in time: name a namespace")
+	if err := f.look(ctx, namespace); errors.Is(err, snapshot.ErrTimeOver) {
+		return nil, oci.Invalid("there are too many tags to look at in time: name a namespace")
 	} else if err != nil {
 		return nil, err
 	}
 	f.sort()
 	n, freed, err := f.enough(ctx, o.Bytes)
-	if errors.Is(err, errTimeOver) {
+	if errors.Is(err, snapshot.ErrTimeOver) {
 		complete, err = false, nil
 	}
 	if err != nil {
@@ -135,11 +138,11 @@ func (f *freePlanner) reporters(ctx context.Context, plan *FreePlan) error {
 	if err != nil || len(without) == 0 {
 		return err
 	}
-	var e examples
-	for _, id := range without {
-		e.add(f.names[id])
+	names := make([]string, len(without))
+	for i, id := range without {
+		names[i] = f.names[id]
 	}
-	plan.Unproved = lastUseUnproved(e).Sentence()
+	plan.Unproved = warnings.LastUseUnproved(names).Sentence()
 	return nil
 }
 
@@ -159,11 +162,11 @@ func (f *freePlanner) look(ctx context.Context, namespace string) error {
 		return fmt.Errorf("looking for namespaces: %w", err)
 	}
 	if len(ids) == 0 && namespace != "" {
-		return namespaceUnknown(namespace)
+		return policies.UnknownNamespace(namespace)
 	}
 	var pulls judge.PullRecord
 	for i, id := range ids {
-		l, err := f.p.load(ctx, id)
+		l, err := f.p.Policies.Load(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -171,11 +174,11 @@ func (f *freePlanner) look(ctx context.Context, namespace string) error {
 			if err := f.p.settleFor(ctx, l); err != nil {
 				return err
 			}
-			pulls = l.pulls
+			pulls = l.Pulls
 			pulls.Since = pulls.Since.Truncate(time.Microsecond) // as the database stores it
 			f.since = pulls.Since
 		}
-		l.pulls = pulls // all tags are compared by one state of the statistics
+		l.Pulls = pulls // all tags are compared by one state of the statistics
 		v := &previewing{p: f.p}
 		if err := v.walk(ctx, id, func(ctx context.Context, t catalog.Repository) error { return f.repository(ctx, l, t) }); err != nil {
 			return err
@@ -186,18 +189,18 @@ func (f *freePlanner) look(ctx context.Context, namespace string) error {
 
 func (f *freePlanner) alive(ctx context.Context) error {
 	if time.Now().After(f.until) {
-		return errTimeOver
+		return snapshot.ErrTimeOver
 	}
 	return ctx.Err()
 }
 
 // repository finds the tags of a repository that may go.
-func (f *freePlanner) repository(ctx context.Context, l *policies, target catalog.Repository) error {
-	if l.exceptions[target.ID] {
+func (f *freePlanner) repository(ctx context.Context, l *policies.Set, target catalog.Repository) error {
+	if l.Excepts(target.ID) {
 		f.notices["repositories that are exceptions keep every tag"] = true
 		return nil
 	}
-	rules, saved := l.of(target)
+	rules, _ := l.Of(target)
 	for i := range rules.Policies {
 		rules.Policies[i].Excepted = true // they only keep
 	}
@@ -206,22 +209,23 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 		return nil
 	}
 	one := policy.Policy{Method: policy.LastPulled, OlderThan: f.age}
-	one.RequireReporter = requiredReporters(rules.Policies)
-	for _, name := range l.missing(&one) {
-		f.notices["repositories keep every tag whose policies require a reporter: "+l.absent[name].String()] = true
+	one.RequireReporter = policies.RequiredReporters(rules.Policies)
+	absences := l.Absences(&one)
+	for _, text := range absences {
+		f.notices["repositories keep every tag whose policies require a reporter: "+text] = true
 	}
-	if len(l.missing(&one)) > 0 {
+	if len(absences) > 0 {
 		return nil
 	}
 	place := len(rules.Policies)
-	rules.Policies, saved = append(rules.Policies, judge.Applied{ID: freeName, Scope: policy.NamespaceScope, Policy: one, Uncovered: l.uncoveredIn(target.ID)}), append(saved, Saved{ID: freeName, Policy: one})
-	return readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
+	rules.Policies = append(rules.Policies, judge.Applied{ID: judge.FreeName, Scope: policy.NamespaceScope, Policy: one, Uncovered: l.UncoveredIn(target.ID)})
+	return snapshot.Read(ctx, f.p.db.Pool, target, func(s *snapshot.Snapshot) error {
 		if err := f.p.mayJudge(ctx, s.Now); err != nil {
 			return err
 		}
 		rules.Now = s.Now
-		r := &tagReader{p: f.p, s: s, target: target, saved: saved, alive: f.alive, step: f.alive}
-		verdict, err := judge.Evaluate(rules, r.repository(ctx))
+		r := f.p.Repositories.Tags(s, rules.Policies, f.alive)
+		verdict, err := judge.Evaluate(rules, r.Repository(ctx))
 		if err != nil {
 			return err
 		}
@@ -230,28 +234,25 @@ func (f *freePlanner) repository(ctx context.Context, l *policies, target catalo
 				f.notices[n.Text] = true
 			}
 		}
-		r.verdicts = []*judge.Verdict{verdict}
+		r.Verdicts = []*judge.Verdict{verdict}
 		return f.collect(ctx, r, verdict, rules, &freeable{target: target})
 	})
 }
 
-// freeName is the id of a plan's policy, and the policy of exemptions from freeing.
-const freeName = "free"
-
-func (f *freePlanner) collect(ctx context.Context, r *tagReader, verdict *judge.Verdict, rules judge.Rules, one *freeable) error {
-	for t, err := range r.tags(ctx) {
+func (f *freePlanner) collect(ctx context.Context, r *snapshot.TagReader, verdict *judge.Verdict, rules judge.Rules, one *freeable) error {
+	for t, err := range r.Tags(ctx) {
 		if err != nil {
 			return err
 		}
 		if f.tags++; f.tags > maxFreeTags {
-			return invalid("there are more than %d tags to look at: name a namespace", maxFreeTags)
+			return oci.Invalid("there are more than %d tags to look at: name a namespace", maxFreeTags)
 		}
 		tag := freeTag{manifest: t.Manifest, place: staysAlways}
-		switch d := verdict.Decide(t.tag); {
-		case d.Delete && (t.tag.Attached() || t.tag.Orphan()):
-			tag.image, tag.place = t.tag.Image, -1
+		switch d := verdict.Decide(t.Judged); {
+		case d.Delete && (t.Judged.Attached() || t.Judged.Orphan()):
+			tag.image, tag.place = t.Judged.Image, -1
 		case d.Delete:
-			one.places = append(one.places, judge.FreePlaceOf(one.target.ID, &t.tag, rules.Pulls.Since))
+			one.places = append(one.places, judge.FreePlaceOf(one.target.ID, &t.Judged, rules.Pulls.Since))
 			tag.place = len(one.places) - 1
 		}
 		one.tags = append(one.tags, tag)
@@ -293,7 +294,7 @@ func (f *freePlanner) sort() {
 }
 
 // enough returns the smallest number of tags, from the least recently used, whose deletion frees the
-// bytes, and how many it frees; all of them if that isn't enough. With errTimeOver, the number is one
+// bytes, and how many it frees; all of them if that isn't enough. With snapshot.ErrTimeOver, the number is one
 // that isn't enough.
 func (f *freePlanner) enough(ctx context.Context, bytes int64) (n int, freed int64, err error) {
 	if len(f.order) == 0 {
@@ -345,12 +346,12 @@ func (f *freePlanner) frees(ctx context.Context, n int) (int64, error) {
 		if !slices.ContainsFunc(one.tags, func(t freeTag) bool { return t.place < n }) {
 			continue
 		}
-		err := readSnapshot(ctx, f.p.db.Pool, one.target, func(s *snapshot) error {
-			u := newUnused(s)
+		err := snapshot.Read(ctx, f.p.db.Pool, one.target, func(s *snapshot.Snapshot) error {
+			u := snapshot.NewUnused(s)
 			for _, t := range one.tags {
-				u.tag(t.manifest, t.place < n)
+				u.Tag(t.manifest, t.place < n)
 			}
-			free, err := u.manifests(ctx)
+			free, err := u.Manifests(ctx)
 			targets, manifests = append(targets, one.target), append(manifests, free)
 			return err
 		})
@@ -358,9 +359,9 @@ func (f *freePlanner) frees(ctx context.Context, n int) (int64, error) {
 			return 0, err
 		}
 	}
-	bytes, err := f.p.unusedBytes(ctx, targets, manifests)
+	bytes, err := f.p.Repositories.UnusedBytes(ctx, targets, manifests)
 	if db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil {
-		err = errTimeOver
+		err = snapshot.ErrTimeOver
 	}
 	return bytes, err
 }
@@ -405,7 +406,7 @@ func (f *freePlanner) plan(bytes int64, n int, freed int64, complete bool) (*Fre
 		}
 	}
 	if len(request.Namespaces) > maxFreed {
-		return nil, invalid("tags of more than %d namespaces would go: free in single namespaces", maxFreed)
+		return nil, oci.Invalid("tags of more than %d namespaces would go: free in single namespaces", maxFreed)
 	}
 	out.Plan = request.token()
 	return out, nil

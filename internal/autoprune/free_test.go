@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
@@ -15,19 +17,19 @@ import (
 
 // plan plans to free bytes of what wasn't used for two hours.
 func (u *used) plan(namespace string, bytes int64) *autoprune.FreePlan {
-	u.t.Helper()
-	plan, err := u.pruner.PlanFree(u.t.Context(), namespace, autoprune.FreeOptions{Bytes: bytes, UnusedFor: "2h"})
-	u.must(err)
+	u.T.Helper()
+	plan, err := u.pruner.PlanFree(u.T.Context(), namespace, autoprune.FreeOptions{Bytes: bytes, UnusedFor: "2h"})
+	u.Must(err)
 	return plan
 }
 
 // free carries out a plan.
 func (u *used) free(plan *autoprune.FreePlan) {
-	u.t.Helper()
+	u.T.Helper()
 	request, err := autoprune.ParseFreeRequest(plan.Plan)
-	u.must(err)
-	_, err = u.pruner.Free(u.t.Context(), request)
-	u.must(err)
+	u.Must(err)
+	_, err = u.pruner.Free(u.T.Context(), request)
+	u.Must(err)
 	u.run()
 }
 
@@ -35,7 +37,7 @@ func (u *used) free(plan *autoprune.FreePlan) {
 // times three hours ago, and a little later in app/b and other/c.
 func stocked(t *testing.T) (u *used, a, b, c catalog.Repository) {
 	u = newUsed(t)
-	a, b, c = u.repository("app/a"), u.repository("app/b"), u.repository("other/c")
+	a, b, c = u.Repository("app/a"), u.Repository("app/b"), u.Repository("other/c")
 	for i := range 4 {
 		age := time.Duration(i+1) * 3 * time.Hour
 		u.image(a, fmt.Sprint("a", i), 100, age)
@@ -54,52 +56,52 @@ func TestFree(t *testing.T) {
 	if plan.Tags != 3 || plan.Freed != 300 || !plan.Enough || !plan.Complete || len(plan.Repositories) != 2 {
 		t.Fatalf("the plan is %+v", plan)
 	}
-	if got := len(u.tags(a)) + len(u.tags(b)); got != 8 {
+	if got := len(u.Tags(a)) + len(u.Tags(b)); got != 8 {
 		t.Fatalf("a plan deleted tags: %d are left", got)
 	}
 	request, err := autoprune.ParseFreeRequest(plan.Plan)
-	u.must(err)
+	u.Must(err)
 	u.ages["b3"] = time.Minute // it was used since
 	_, err = u.pruner.Free(t.Context(), request)
-	u.must(err)
+	u.Must(err)
 	if _, err := u.pruner.Free(t.Context(), request); oci.CodeOf(err) != oci.Unsupported {
 		t.Errorf("freeing twice at once: %v", err)
 	}
 	u.run()
-	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b), u.tags(c)), " "); got != "a0 a1 b0 b1 b2 b3 c0 c1 c2 c3" {
+	if got := strings.Join(slices.Concat(u.Tags(a), u.Tags(b), u.Tags(c)), " "); got != "a0 a1 b0 b1 b2 b3 c0 c1 c2 c3" {
 		t.Errorf("the repositories have %s", got)
 	}
 	runs, _, err := u.pruner.Runs(t.Context(), "app", "", 0)
-	u.must(err)
+	u.Must(err)
 	if len(runs) == 0 || runs[0].Deleted != 2 || runs[0].State != "success" {
 		t.Fatalf("the runs are %+v", runs)
 	}
-	if n := value[int](u.registry, "SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND policy = (SELECT policy FROM auditlog WHERE kind = 'free_space')"); n != 2 {
+	if n := autoprunetest.Value[int](u.Registry, "SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND policy = (SELECT policy FROM auditlog WHERE kind = 'free_space')"); n != 2 {
 		t.Errorf("%d entries in the audit log name the request", n)
 	}
 	u.image(a, "new", 100, 50*time.Hour)
 	u.run() // the request is done
-	if got := u.tags(a); !slices.Contains(got, "new") {
+	if got := u.Tags(a); !slices.Contains(got, "new") {
 		t.Errorf("a later run goes on to free: %v", got)
 	}
 	undone, err := u.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	u.must(err)
+	u.Must(err)
 	if undone.Restored != 2 {
 		t.Errorf("the undo is %+v", undone)
 	}
 	// A restored tag isn't freed again, until somebody ends that.
 	_, another := u.replica()
 	_, err = another.Work(t.Context()) // its first housekeeping
-	u.must(err)
+	u.Must(err)
 	if plan := u.plan("app", 1_000_000); plan.Tags != 6 {
 		t.Errorf("after the undo, the plan is %+v", plan)
 	}
-	list, _, err := u.pruner.Exemptions(t.Context(), "app/a", autoprune.ExemptionPlace{}, 10)
-	u.must(err)
+	list, _, err := u.pruner.Policies.Exemptions(t.Context(), "app/a", policies.ExemptionPlace{}, 10)
+	u.Must(err)
 	if len(list) != 2 || list[0].Tag != "a2" || list[1].Tag != "a3" || list[0].Policy != "free" {
 		t.Errorf("the exemptions are %+v", list)
 	}
-	if n, err := u.pruner.EndExemptions(t.Context(), "app/a", "a3"); err != nil || n != 1 {
+	if n, err := u.pruner.Policies.EndExemptions(t.Context(), "app/a", "a3"); err != nil || n != 1 {
 		t.Errorf("%d exemptions were ended, %v", n, err)
 	}
 	if plan := u.plan("app", 1_000_000); plan.Tags != 7 {
@@ -123,12 +125,12 @@ func TestFreeRegistry(t *testing.T) {
 		t.Fatalf("the plan is %+v", plan)
 	}
 	short, err := u.pruner.PlanFree(t.Context(), "", autoprune.FreeOptions{Bytes: 400, UnusedFor: "59m"})
-	u.must(err)
+	u.Must(err)
 	if plan.ShortAge != "" || short.ShortAge != "59m is 59 minutes, and not months: write 1770d for those" {
 		t.Errorf("of the ages the plans say %q and %q", plan.ShortAge, short.ShortAge)
 	}
 	u.free(plan)
-	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b), u.tags(c)), " "); got != "a0 a1 b0 b1 b2 c0 c1 c2" {
+	if got := strings.Join(slices.Concat(u.Tags(a), u.Tags(b), u.Tags(c)), " "); got != "a0 a1 b0 b1 b2 c0 c1 c2" {
 		t.Errorf("the repositories have %s", got)
 	}
 }
@@ -140,11 +142,11 @@ func TestFreeRespects(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		u, a, b, _ := stocked(t)
 		respect := func() {
-			u.must(u.protect(catalog.ProtectionScope{Namespace: "app"}, "^a3$"))
-			u.must(u.catalog.SetTagImmutable(t.Context(), "app/a", "a2", true))
-			u.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "90y", "keep": [{"tagPattern": "^a1$"}]}`)
-			u.tag(a, "a0", "a0", time.Minute)
-			u.must(u.pruner.Except(t.Context(), "app/b", nil))
+			u.Must(u.Protect(catalog.ProtectionScope{Namespace: "app"}, "^a3$"))
+			u.Must(u.Catalog.SetTagImmutable(t.Context(), "app/a", "a2", true))
+			u.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "90y", "keep": [{"tagPattern": "^a1$"}]}`)
+			u.Tag(a, "a0", "a0", time.Minute)
+			u.Must(u.pruner.Policies.Except(t.Context(), "app/b", nil))
 		}
 		if before {
 			respect()
@@ -156,8 +158,8 @@ func TestFreeRespects(t *testing.T) {
 		} else if plan.Tags != 0 || plan.Plan != "" {
 			t.Errorf("the plan is %+v", plan)
 		}
-		if got := len(u.tags(a)) + len(u.tags(b)); got != 8 {
-			t.Errorf("protected before the plan: %t; %v and %v are left", before, u.tags(a), u.tags(b))
+		if got := len(u.Tags(a)) + len(u.Tags(b)); got != 8 {
+			t.Errorf("protected before the plan: %t; %v and %v are left", before, u.Tags(a), u.Tags(b))
 		}
 	}
 }
@@ -178,7 +180,7 @@ func TestFreeKeepsUnknown(t *testing.T) {
 			t.Errorf("%s: the plan is %+v", name, plan)
 		}
 		u.free(good) // the statistics went between the plan and the run
-		if n := value[int](u.registry, "SELECT count(*) FROM tags"); n != 12 {
+		if n := autoprunetest.Value[int](u.Registry, "SELECT count(*) FROM tags"); n != 12 {
 			t.Errorf("%s: %d tags are left", name, n)
 		}
 	}
@@ -189,12 +191,12 @@ func TestFreeUnplaced(t *testing.T) {
 	t.Parallel()
 	u, a, _, _ := stocked(t)
 	u.pulls.Since = time.Now().Add(-5 * day)
-	u.tag(a, "forgotten", "forgotten", 20*day)
-	u.layer(a, "forgotten", "layer of forgotten", 10)
-	u.tag(a, "lately", "lately", 15*day)
-	u.layer(a, "lately", "layer of lately", 10)
+	u.Tag(a, "forgotten", "forgotten", 20*day)
+	u.Layer(a, "forgotten", "layer of forgotten", 10)
+	u.Tag(a, "lately", "lately", 15*day)
+	u.Layer(a, "lately", "layer of lately", 10)
 	u.free(u.plan("app", 10))
-	if got := u.tags(a); slices.Contains(got, "forgotten") || !slices.Contains(got, "lately") || len(got) != 5 {
+	if got := u.Tags(a); slices.Contains(got, "forgotten") || !slices.Contains(got, "lately") || len(got) != 5 {
 		t.Errorf("the repository has %v", got)
 	}
 }
@@ -204,9 +206,9 @@ func TestFreeBesideHolds(t *testing.T) {
 	t.Parallel()
 	u, a, b, _ := stocked(t)
 	plan := u.plan("app", 1_000_000)
-	u.hold("app", "a3", "b0")
+	u.Hold("app", "a3", "b0")
 	u.free(plan)
-	if got := strings.Join(slices.Concat(u.tags(a), u.tags(b)), " "); got != "a3 b0" {
+	if got := strings.Join(slices.Concat(u.Tags(a), u.Tags(b)), " "); got != "a3 b0" {
 		t.Errorf("the repositories have %s", got)
 	}
 }
@@ -225,14 +227,14 @@ func TestFreeWaitsForGrace(t *testing.T) {
 	t.Parallel()
 	u, a, b, _ := stocked(t)
 	u.free(u.plan("app", 1_000_000)) // nothing is uncovered: all goes
-	if got := len(u.tags(a)) + len(u.tags(b)); got != 0 {
+	if got := len(u.Tags(a)) + len(u.Tags(b)); got != 0 {
 		t.Fatalf("%d tags are left", got)
 	}
 	u, a, b, _ = stocked(t)
 	plan := u.plan("app", 1_000_000)
-	u.exec(`INSERT INTO autopruneuncovered (namespace_id, repository_id, until) SELECT id, 0, now() + interval '1 hour' FROM top_level_namespaces WHERE name = 'app'`)
+	u.Exec(`INSERT INTO autopruneuncovered (namespace_id, repository_id, until) SELECT id, 0, now() + interval '1 hour' FROM top_level_namespaces WHERE name = 'app'`)
 	u.free(plan)
-	if got := len(u.tags(a)) + len(u.tags(b)); got != 8 {
+	if got := len(u.Tags(a)) + len(u.Tags(b)); got != 8 {
 		t.Errorf("of 8 tags in a grace period %d are left", got)
 	}
 }
@@ -243,19 +245,19 @@ func TestFreeWaitsForGrace(t *testing.T) {
 func TestFreeRequiresReporters(t *testing.T) {
 	t.Parallel()
 	left := func(u *used, a, b catalog.Repository) string {
-		u.t.Helper()
-		return fmt.Sprint(len(u.tags(a)), " ", len(u.tags(b)))
+		u.T.Helper()
+		return fmt.Sprint(len(u.Tags(a)), " ", len(u.Tags(b)))
 	}
 	require := func(u *used, a catalog.Repository) {
-		u.t.Helper()
-		u.policy(autoprune.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "90y", "requireReporter": ["prod-eu"], "mode": "observe"}`)
-		u.reporter(a.NamespaceID, "prod-eu", time.Hour)
+		u.T.Helper()
+		u.policy(policies.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "90y", "requireReporter": ["prod-eu"], "mode": "observe"}`)
+		u.Reporter(a.NamespaceID, "prod-eu", time.Hour)
 	}
 	const silent = "UPDATE holdreporters SET reported_at = reported_at - lease"
 	u, a, b, _ := stocked(t)
 	require(u, a)
 	live := u.plan("app", 1_000_000)
-	u.exec(silent)
+	u.Exec(silent)
 	plan := u.plan("app", 1_000_000)
 	if live.Tags != 8 || live.Unproved != "" || plan.Unproved == "" || plan.Tags != 4 || len(plan.Repositories) != 1 || plan.Repositories[0].Repository != "app/b" ||
 		!strings.Contains(strings.Join(plan.Notices, "\n"), "require a reporter: reporter prod-eu has been silent since") {
@@ -266,7 +268,7 @@ func TestFreeRequiresReporters(t *testing.T) {
 		t.Errorf("without the reporter, so many tags are left: %s", got)
 	}
 	runs, _, err := u.pruner.Runs(t.Context(), "app", "", 0)
-	u.must(err)
+	u.Must(err)
 	if len(runs) == 0 || !strings.Contains(fmt.Sprint(runs[0]), "it rests without its reporters: reporter prod-eu") {
 		t.Errorf("the runs don't say why: %+v", runs)
 	}
@@ -276,7 +278,7 @@ func TestFreeRequiresReporters(t *testing.T) {
 	live = u.plan("app", 1_000_000)
 	u.asked = func(*judge.Tag) { // once the run has looked for reporters
 		u.asked = nil
-		u.exec(silent)
+		u.Exec(silent)
 	}
 	u.free(live)
 	if got := left(u, a, b); got != "4 0" {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -37,25 +39,25 @@ func announcing(t *testing.T, change ...func(*autoprune.Options)) *noticed {
 
 // repositories makes repositories with an old and a young tag.
 func (n *noticed) repositories(number int) {
-	n.t.Helper()
+	n.T.Helper()
 	for i := range number {
-		web := n.repository(fmt.Sprint("app/web", i))
-		n.tag(web, "old", "m", 10*time.Hour)
-		n.tag(web, "young", "m", 0)
+		web := n.Repository(fmt.Sprint("app/web", i))
+		n.Tag(web, "old", "m", 10*time.Hour)
+		n.Tag(web, "young", "m", 0)
 	}
 }
 
 func (n *noticed) left() int {
-	n.t.Helper()
-	return value[int](n.registry, "SELECT count(*) FROM tags WHERE name = 'old'")
+	n.T.Helper()
+	return autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM tags WHERE name = 'old'")
 }
 
 // told fails unless there were so many announcements in all, and entries of them in the audit log.
 func (n *noticed) told(want int) {
-	n.t.Helper()
-	entries := value[int](n.registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy IS NOT NULL AND run IS NOT NULL", string(audit.AnnounceAutoprune))
+	n.T.Helper()
+	entries := autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy IS NOT NULL AND run IS NOT NULL", string(audit.AnnounceAutoprune))
 	if len(n.notices) != want || entries != want {
-		n.t.Errorf("%d announcements and %d entries, want %d", len(n.notices), entries, want)
+		n.T.Errorf("%d announcements and %d entries, want %d", len(n.notices), entries, want)
 	}
 }
 
@@ -67,7 +69,7 @@ func TestGrace(t *testing.T) {
 	t.Parallel()
 	n := announcing(t)
 	n.repositories(3)
-	target := autoprune.Target{Namespace: "app"}
+	target := policies.Target{Namespace: "app"}
 	id := n.policy(target, inGrace)
 	n.run()
 	n.run()
@@ -75,8 +77,8 @@ func TestGrace(t *testing.T) {
 	if n.left() != 3 {
 		t.Fatal("a policy in its grace period has deleted tags")
 	}
-	saved, err := n.pruner.Get(t.Context(), target, id)
-	n.must(err)
+	saved, err := n.pruner.Policies.Get(t.Context(), target, id)
+	n.Must(err)
 	first := n.notices[0]
 	if in := time.Until(*saved.ActiveFrom); in < 167*time.Hour || in > 168*time.Hour || !first.ActiveFrom.Equal(*saved.ActiveFrom) {
 		t.Errorf("the grace period ends in %s", in)
@@ -88,25 +90,25 @@ func TestGrace(t *testing.T) {
 	var detail struct {
 		Would int64 `json:"tags_would_delete"`
 	}
-	n.must(json.Unmarshal(value[[]byte](n.registry, "SELECT detail FROM auditlog WHERE kind = 'announce_autoprune'"), &detail))
+	n.Must(json.Unmarshal(autoprunetest.Value[[]byte](n.Registry, "SELECT detail FROM auditlog WHERE kind = 'announce_autoprune'"), &detail))
 	if detail.Would != 3 {
 		t.Errorf("the entry in the audit log says %+v", detail)
 	}
-	n.must(n.pruner.Update(t.Context(), target, id, parsed(t, inGrace)))
-	again, err := n.pruner.Get(t.Context(), target, id)
-	n.must(err)
+	n.Must(n.pruner.Policies.Update(t.Context(), target, id, autoprunetest.Parsed(t, inGrace)))
+	again, err := n.pruner.Policies.Get(t.Context(), target, id)
+	n.Must(err)
 	if n.run(); !again.ActiveFrom.Equal(*saved.ActiveFrom) {
 		t.Error("saving the policy unchanged has begun a new grace period")
 	}
 	n.told(1)
-	n.must(n.pruner.Update(t.Context(), target, id, parsed(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
-	changed, err := n.pruner.Get(t.Context(), target, id)
-	n.must(err)
+	n.Must(n.pruner.Policies.Update(t.Context(), target, id, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
+	changed, err := n.pruner.Policies.Get(t.Context(), target, id)
+	n.Must(err)
 	if n.run(); !changed.ActiveFrom.After(*saved.ActiveFrom) || n.left() != 3 {
 		t.Error("a change has begun no new grace period")
 	}
 	n.told(2)
-	n.exec("UPDATE namespaceautoprunepolicy SET active_from = now()")
+	n.Exec("UPDATE namespaceautoprunepolicy SET active_from = now()")
 	if n.run(); n.left() != 0 {
 		t.Error("after its grace period, the policy deletes nothing")
 	}
@@ -119,11 +121,11 @@ func TestGraceNeedsAnnouncement(t *testing.T) {
 	t.Parallel()
 	n := announcing(t)
 	n.repositories(1)
-	other := n.repository("other/web")
-	n.tag(other, "old", "m", 10*time.Hour)
-	n.policy(autoprune.Target{}, inGrace)
-	n.exec("UPDATE defaultautoprunepolicy SET active_from = now() - interval '1 day'")
-	n.exec("INSERT INTO autoprunetaskstatus (namespace_id, status) SELECT id, 'queued' FROM top_level_namespaces")
+	other := n.Repository("other/web")
+	n.Tag(other, "old", "m", 10*time.Hour)
+	n.policy(policies.Target{}, inGrace)
+	n.Exec("UPDATE defaultautoprunepolicy SET active_from = now() - interval '1 day'")
+	n.Exec("INSERT INTO autoprunetaskstatus (namespace_id, status) SELECT id, 'queued' FROM top_level_namespaces")
 	n.run()
 	n.told(2)
 	if n.left() != 2 {
@@ -133,11 +135,11 @@ func TestGraceNeedsAnnouncement(t *testing.T) {
 		t.Error("a policy that was announced doesn't delete")
 	}
 	n.told(2)
-	n.exec("DELETE FROM defaultautoprunepolicy")
+	n.Exec("DELETE FROM defaultautoprunepolicy")
 	_, later := n.replica()
 	_, err := later.Work(t.Context()) // which begins with housekeeping
-	n.must(err)
-	if value[int](n.registry, "SELECT count(*) FROM autopruneannouncements") != 0 {
+	n.Must(err)
+	if autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM autopruneannouncements") != 0 {
 		t.Error("announcements of a policy that was deleted are left")
 	}
 }
@@ -146,10 +148,10 @@ func TestGraceNeedsAnnouncement(t *testing.T) {
 // and only to those that are on.
 func TestGraceOfSetting(t *testing.T) {
 	t.Parallel()
-	own := parsed(t, `{"method": "number_of_tags", "numTags": 1000}`)
+	own := autoprunetest.Parsed(t, `{"method": "number_of_tags", "numTags": 1000}`)
 	n := announcing(t, func(o *autoprune.Options) { o.Grace, o.Default = time.Hour, &own })
 	n.repositories(1)
-	target := autoprune.Target{Repository: "app/web0"}
+	target := policies.Target{Repository: "app/web0"}
 	for text, want := range map[string]bool{
 		`{"method": "number_of_tags", "numTags": 1}`:                               true,
 		`{"method": "number_of_tags", "numTags": 2, "grace": null}`:                true,
@@ -158,8 +160,8 @@ func TestGraceOfSetting(t *testing.T) {
 		`{"method": "number_of_tags", "numTags": 5, "mode": "off", "grace": "1d"}`: false,
 		`{"method": "number_of_tags", "numTags": 6, "mode": "on", "grace": "1d"}`:  true,
 	} {
-		saved, err := n.pruner.Get(t.Context(), target, n.policy(target, text))
-		n.must(err)
+		saved, err := n.pruner.Policies.Get(t.Context(), target, n.policy(target, text))
+		n.Must(err)
 		if has := saved.ActiveFrom != nil; has != want {
 			t.Errorf("%s has a grace period: %v", text, has)
 		}
@@ -169,7 +171,7 @@ func TestGraceOfSetting(t *testing.T) {
 	if n.left() != 1 {
 		t.Error("a policy in the setting's grace period has deleted a tag")
 	}
-	if !value[bool](n.registry, "SELECT active_from > now() FROM defaultautoprunepolicy WHERE setting") {
+	if !autoprunetest.Value[bool](n.Registry, "SELECT active_from > now() FROM defaultautoprunepolicy WHERE setting") {
 		t.Error("the policy of the configuration has no grace period")
 	}
 }
@@ -180,16 +182,16 @@ func TestGraceInSlices(t *testing.T) {
 	t.Parallel()
 	n := announcing(t, func(o *autoprune.Options) { o.Turn = time.Nanosecond })
 	n.repositories(4)
-	target := autoprune.Target{Namespace: "app"}
+	target := policies.Target{Namespace: "app"}
 	id := n.policy(target, inGrace)
 	n.run()
 	n.told(1)
-	n.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
+	n.Exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
 	for range 2 {
 		_, err := n.pruner.Work(t.Context())
-		n.must(err)
+		n.Must(err)
 	}
-	n.must(n.pruner.Update(t.Context(), target, id, parsed(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
+	n.Must(n.pruner.Policies.Update(t.Context(), target, id, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "2h", "grace": "8d"}`)))
 	n.run()
 	n.run()
 	n.told(2)
@@ -198,7 +200,7 @@ func TestGraceInSlices(t *testing.T) {
 			t.Errorf("the announcement says %+v", notice)
 		}
 	}
-	if value[int](n.registry, "SELECT count(*) FROM autopruneruns WHERE tally IS NOT NULL") != 0 {
+	if autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM autopruneruns WHERE tally IS NOT NULL") != 0 {
 		t.Error("a run that has ended has a tally")
 	}
 }

@@ -30,12 +30,12 @@ type lastLook struct {
 // asks says whether the last use of a candidate matters: a last_pulled or max_bytes policy
 // selects it, or a keep rule usedWithin may keep it.
 func (v *repositoryRun) asks(g *candidate) bool {
-	if g.tag.Attached() {
+	if g.Judged.Attached() {
 		return false
 	}
 	for place := range v.saved {
 		p := &v.saved[place].Policy
-		if (p.Method == policy.LastPulled || p.Method == policy.MaxBytes) && g.decision.Policies.Has(place) || p.KeepsUsed() && g.tag.ConsideredBy(p, place) {
+		if (p.Method == policy.LastPulled || p.Method == policy.MaxBytes) && g.decision.Policies.Has(place) || p.KeepsUsed() && g.Judged.ConsideredBy(p, place) {
 			return true
 		}
 	}
@@ -45,7 +45,7 @@ func (v *repositoryRun) asks(g *candidate) bool {
 func (v *repositoryRun) asked(list []candidate) (tags []*judge.Tag) {
 	for i := range list {
 		if v.asks(&list[i]) {
-			tags = append(tags, &list[i].tag)
+			tags = append(tags, &list[i].Judged)
 		}
 	}
 	return tags
@@ -107,8 +107,8 @@ func (v *repositoryRun) settle(ctx context.Context) (known bool, err error) {
 // deleted returns those tags of the list that the verdict deletes, with its present decisions.
 func (l lastLook) deleted(list []candidate) (kept []candidate) {
 	for _, g := range list {
-		if g.decision = l.verdict.Decide(g.tag); g.decision.Delete {
-			g.reason = l.verdict.Reason(g.tag, g.decision)
+		if g.decision = l.verdict.Decide(g.Judged); g.decision.Delete {
+			g.reason = l.verdict.Reason(g.Judged, g.decision)
 			kept = append(kept, g)
 		}
 	}

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -63,12 +66,12 @@ func (m *memories) options(o *autoprune.Options) {
 func remembering(t *testing.T, policy string) (*registry, *memories, func() []string) {
 	m := new(memories)
 	r := setup(t, m.options)
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	for i := range 3 {
-		r.tag(a, fmt.Sprintf("v%d", i+1), fmt.Sprintf("m%d", i+1), 10*day)
+		r.Tag(a, fmt.Sprintf("v%d", i+1), fmt.Sprintf("m%d", i+1), 10*day)
 	}
-	r.policy(autoprune.Target{Namespace: "app"}, policy)
-	return r, m, func() []string { return r.tags(a) }
+	r.policy(policies.Target{Namespace: "app"}, policy)
+	return r, m, func() []string { return r.Tags(a) }
 }
 
 // A use is in the memory of another process when a run judges the tag. The run must not delete
@@ -86,8 +89,8 @@ func TestUsesInMemoryKeepTags(t *testing.T) {
 			r, m, tags := remembering(t, policy)
 			m.known["v1"], m.known["v3"] = true, true
 			m.answered["v2"] = true
-			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
-			r.must(err)
+			preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+			r.Must(err)
 			for _, g := range preview.Going {
 				if g.Tag == "v2" && name != "max_bytes" {
 					t.Errorf("a preview says that %+v goes", g)
@@ -110,15 +113,15 @@ func TestUsesInMemoryKeepTags(t *testing.T) {
 func TestUnsettledUsesKeepTags(t *testing.T) {
 	t.Parallel()
 	r, m, tags := remembering(t, unused)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^v3$"}`)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^v3$"}`)
 	m.hung = errors.New("the process host 7 hangs")
 	r.run()
 	if got := tags(); !slices.Equal(got, []string{"v1", "v2"}) || m.settles == 0 {
 		t.Errorf("there are %v, want v1 and v2", got)
 	}
-	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
-	r.must(err)
-	if len(preview.Going) > 0 || !slices.ContainsFunc(preview.Policies, func(p autoprune.PreviewPolicy) bool { return strings.Contains(p.Notice, "host 7 hangs") }) {
+	preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+	r.Must(err)
+	if len(preview.Going) > 0 || !slices.ContainsFunc(preview.Policies, func(p policies.PreviewPolicy) bool { return strings.Contains(p.Notice, "host 7 hangs") }) {
 		t.Errorf("the preview: %+v", preview)
 	}
 	m.hung = nil
@@ -167,7 +170,7 @@ func TestDeletionWaitsLittleForUses(t *testing.T) {
 	if got := tags(); !slices.Equal(got, []string{"v2"}) {
 		t.Errorf("there are %v, want v2, whose use became known while the database hung", got)
 	}
-	if n := value[int](r, "SELECT count(*) FROM autopruneruns WHERE state <> 'success'"); n > 0 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns WHERE state <> 'success'"); n > 0 {
 		t.Error("the run has failed")
 	}
 }
@@ -221,11 +224,11 @@ func TestUnknownUsesByAnotherClock(t *testing.T) {
 			return nil
 		}
 	})
-	a := r.repository("app/a")
-	r.tag(a, "v1", "m1", 10*day)
-	r.policy(autoprune.Target{Namespace: "app"}, unused)
+	a := r.Repository("app/a")
+	r.Tag(a, "v1", "m1", 10*day)
+	r.policy(policies.Target{Namespace: "app"}, unused)
 	r.run()
-	if got := r.tags(a); len(got) != 1 {
+	if got := r.Tags(a); len(got) != 1 {
 		t.Errorf("there are %v, want v1", got)
 	}
 }
@@ -238,9 +241,9 @@ func TestUsesInMemoryCountAtJudgement(t *testing.T) {
 	r, m, tags := remembering(t, text)
 	m.answered["v1"], m.answered["v2"] = true, true
 	p, err := policy.Parse([]byte(text))
-	r.must(err)
-	found, err := r.pruner.Judge(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.Change{Policy: &p})
-	r.must(err)
+	r.Must(err)
+	found, err := r.pruner.Warnings.OfChange(t.Context(), policies.Target{Namespace: "app"}, warnings.Change{Policy: &p})
+	r.Must(err)
 	for _, w := range found {
 		if w.Code == policy.SelectsMost {
 			t.Errorf("warned: %s", w.Text)
@@ -255,7 +258,7 @@ func TestUsesInMemoryCountAtJudgement(t *testing.T) {
 	if got := tags(); !slices.Equal(got, []string{"v1", "v2"}) {
 		t.Errorf("the tags are %v, want v1 and v2", got)
 	}
-	if list, err := r.pruner.Rests(t.Context(), "app"); err != nil || len(list) != 0 {
+	if list, err := r.pruner.Policies.Rests(t.Context(), "app"); err != nil || len(list) != 0 {
 		t.Errorf("these rest: %+v, %v", list, err)
 	}
 }
@@ -276,14 +279,14 @@ func TestUsesInMemoryCountInPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, m, _ := remembering(t, `{"method": "creation_date", "olderThan": "90y"}`)
-			a := r.repository("app/a")
+			a := r.Repository("app/a")
 			for i := range 3 {
-				r.layer(a, fmt.Sprintf("m%d", i+1), fmt.Sprintf("layer %d", i+1), 100)
+				r.Layer(a, fmt.Sprintf("m%d", i+1), fmt.Sprintf("layer %d", i+1), 100)
 			}
 			m.answered["v2"] = true
 			test.change(m)
 			plan, err := r.pruner.PlanFree(t.Context(), "app", autoprune.FreeOptions{Bytes: 1_000_000, UnusedFor: "2h"})
-			r.must(err)
+			r.Must(err)
 			if plan.Tags != test.tags {
 				t.Errorf("the plan takes %d tags, want %d: %+v", plan.Tags, test.tags, plan)
 			}

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
@@ -46,9 +49,9 @@ func newUsed(t *testing.T) *used {
 // image pushes a tag, ten days ago, whose manifest of 2 bytes has a layer of its own and one that
 // all have, and which was last used `age` before the test's start.
 func (u *used) image(target catalog.Repository, name string, size int64, age time.Duration) {
-	u.tag(target, name, name, 10*day)
-	u.layer(target, name, "layer of "+name, size)
-	u.layer(target, name, "base", 1000)
+	u.Tag(target, name, name, 10*day)
+	u.Layer(target, name, "layer of "+name, size)
+	u.Layer(target, name, "base", 1000)
 	u.ages[name] = age
 }
 
@@ -58,17 +61,17 @@ func (u *used) image(target catalog.Repository, name string, size int64, age tim
 func TestMaxBytes(t *testing.T) {
 	t.Parallel()
 	u := newUsed(t)
-	target := u.repository("app/a")
+	target := u.Repository("app/a")
 	for i := range 8 {
 		u.image(target, fmt.Sprint("v", i), 100, time.Duration(i)*time.Hour)
 	}
-	u.tag(target, "moved", "v0", 9*day)
-	u.index(target, "v1", "part")
-	u.layer(target, "part", "layer of part", 50)
-	u.manifest(target, "report", "v2")
-	u.layer(target, "report", "layer of report", 20)
-	u.tag(target, strings.Replace(digestOf("v6").String(), ":", "-", 1)+".sig", "signature of v6", time.Hour)
-	u.layer(target, "signature of v6", "layer of v6's signature", 7)
+	u.Tag(target, "moved", "v0", 9*day)
+	u.Index(target, "v1", "part")
+	u.Layer(target, "part", "layer of part", 50)
+	u.Manifest(target, "report", "v2")
+	u.Layer(target, "report", "layer of report", 20)
+	u.Tag(target, strings.Replace(autoprunetest.DigestOf("v6").String(), ":", "-", 1)+".sig", "signature of v6", time.Hour)
+	u.Layer(target, "signature of v6", "layer of v6's signature", 7)
 
 	for size, want := range map[int64]string{
 		1000 + 8*100 + 77 + 11*2:     "moved v0 v1 v2 v3 v4 v5 v6 v7",
@@ -80,9 +83,9 @@ func TestMaxBytes(t *testing.T) {
 		1000 + 2*100 + 50 + 3*2 - 1:  "v0",
 		1000 + 101:                   "",
 	} {
-		p := parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, size))
-		preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
-		u.must(err)
+		p := autoprunetest.Parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, size))
+		preview, err := u.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
+		u.Must(err)
 		var stay []string
 		for _, one := range preview.Staying {
 			if !strings.HasSuffix(one.Tag, ".sig") {
@@ -95,38 +98,38 @@ func TestMaxBytes(t *testing.T) {
 		u.sameForecast(p, preview)
 	}
 
-	u.hold("app", "v7")
-	u.must(u.protect(catalog.ProtectionScope{Namespace: "app"}, "^v6$"))
-	u.policy(autoprune.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1310", "keep": [{"tagPattern": "^v5$"}], "neverBelow": 1}`)
+	u.Hold("app", "v7")
+	u.Must(u.Protect(catalog.ProtectionScope{Namespace: "app"}, "^v6$"))
+	u.policy(policies.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1310", "keep": [{"tagPattern": "^v5$"}], "neverBelow": 1}`)
 	u.run()
-	sig := strings.Replace(digestOf("v6").String(), ":", "-", 1) + ".sig"
-	if got := u.tags(target); !slices.Equal(got, []string{"moved", sig, "v0", "v1", "v5", "v6", "v7"}) {
+	sig := strings.Replace(autoprunetest.DigestOf("v6").String(), ":", "-", 1) + ".sig"
+	if got := u.Tags(target); !slices.Equal(got, []string{"moved", sig, "v0", "v1", "v5", "v6", "v7"}) {
 		t.Fatalf("after the run there are %v", got)
 	}
 	want := `beyond_bytes last used at .*, not among the most recently used tags that fit into 1310`
-	if got := values[string](u.registry, "SELECT concat_ws(' ', detail->>'code', detail->>'reason') FROM auditlog WHERE kind = 'autoprune_tag_delete' ORDER BY tag"); len(got) != 3 ||
+	if got := autoprunetest.Values[string](u.Registry, "SELECT concat_ws(' ', detail->>'code', detail->>'reason') FROM auditlog WHERE kind = 'autoprune_tag_delete' ORDER BY tag"); len(got) != 3 ||
 		!regexp.MustCompile(want).MatchString(got[0]) {
 		t.Errorf("the audit log has %q, want %s", got, want)
 	}
 	runs, _, err := u.pruner.Runs(t.Context(), "app", "", 10)
-	u.must(err)
+	u.Must(err)
 	_, err = u.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	u.must(err)
+	u.Must(err)
 	u.ages["v4"] = 0 // now it is the most recently used, and yet takes no place
 	u.run()
-	if got := u.tags(target); len(got) != 10 {
+	if got := u.Tags(target); len(got) != 10 {
 		t.Errorf("after the undo and another run there are %v", got)
 	}
 }
 
 // sameForecast fails unless a forecast of one day says the same as a preview.
 func (u *used) sameForecast(p policy.Policy, preview *autoprune.Preview) {
-	u.t.Helper()
-	f, err := u.pruner.Forecast(u.t.Context(), autoprune.Target{Namespace: "app"},
-		autoprune.ForecastOptions{Policy: &p, Days: 1, Settings: []string{p.Value().(string), "1GiB"}})
-	u.must(err)
+	u.T.Helper()
+	f, err := u.forecasts().Forecast(u.T.Context(), policies.Target{Namespace: "app"},
+		forecast.Options{Policy: &p, Days: 1, Settings: []string{p.Value().(string), "1GiB"}})
+	u.Must(err)
 	if f.Deleted != preview.Deleted || *f.Freed != *preview.Bytes || f.Settings[0].Deleted != preview.Deleted || f.Settings[1].Deleted != 0 {
-		u.t.Errorf("a forecast of %v says %+v, and a preview %d tags of %d bytes", p, f, preview.Deleted, *preview.Bytes)
+		u.T.Errorf("a forecast of %v says %+v, and a preview %d tags of %d bytes", p, f, preview.Deleted, *preview.Bytes)
 	}
 }
 
@@ -135,7 +138,7 @@ func (u *used) sameForecast(p policy.Policy, preview *autoprune.Preview) {
 func TestMaxBytesLooksAgain(t *testing.T) {
 	t.Parallel()
 	u := newUsed(t)
-	target := u.repository("app/a")
+	target := u.Repository("app/a")
 	for i := range 5 {
 		u.image(target, fmt.Sprint("v", i), 100, time.Duration(i)*time.Hour)
 	}
@@ -147,9 +150,9 @@ func TestMaxBytesLooksAgain(t *testing.T) {
 			}
 		}
 	}
-	u.policy(autoprune.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1250"}`)
+	u.policy(policies.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1250"}`)
 	u.run()
-	if got := u.tags(target); !slices.Equal(got, []string{"v0", "v1", "v3"}) {
+	if got := u.Tags(target); !slices.Equal(got, []string{"v0", "v1", "v3"}) {
 		t.Errorf("after the run there are %v", got)
 	}
 }
@@ -159,7 +162,7 @@ func TestMaxBytesLooksAgain(t *testing.T) {
 func TestMaxBytesWithoutStatistics(t *testing.T) {
 	t.Parallel()
 	u := newUsed(t)
-	target := u.repository("app/a")
+	target := u.Repository("app/a")
 	for i := range 5 {
 		u.image(target, fmt.Sprint("v", i), 100, time.Duration(i)*time.Hour)
 	}
@@ -179,9 +182,9 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 		{judge.PullRecord{Since: time.Now().Add(-9 * day)}, 1300, 3, "it doesn't count 2 tags"},
 	} {
 		u.pulls = one.pulls
-		p := parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, one.bytes))
-		preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
-		u.must(err)
+		p := autoprunetest.Parsed(t, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, one.bytes))
+		preview, err := u.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
+		u.Must(err)
 		if preview.Deleted != one.goes || !strings.Contains(preview.Policies[0].Notice, one.says) {
 			t.Errorf("with %+v, %d tags go: %s", one.pulls, preview.Deleted, preview.Policies[0].Notice)
 		}
@@ -192,9 +195,9 @@ func TestMaxBytesWithoutStatistics(t *testing.T) {
 			tag.Pulled, tag.UseUnknown = time.Now(), true
 		}
 	}
-	p := parsed(t, `{"method": "max_bytes", "maxBytes": "1250"}`)
-	preview, err := u.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
-	u.must(err)
+	p := autoprunetest.Parsed(t, `{"method": "max_bytes", "maxBytes": "1250"}`)
+	preview, err := u.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{Policy: &p})
+	u.Must(err)
 	if preview.Deleted != 0 || preview.Reasons[judge.WithinBytes] != 5 {
 		t.Errorf("of tags whose last use can't be read, %d go: %v", preview.Deleted, preview.Reasons)
 	}

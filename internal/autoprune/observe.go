@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -45,9 +46,9 @@ func (o *observed) json() (string, error) {
 
 // observe finds the tags that the verdict doesn't delete, but would delete if no policy
 // observed or waited.
-func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules judge.Rules, verdict *judge.Verdict) error {
+func (v *repositoryRun) observe(ctx context.Context, r *snapshot.TagReader, rules judge.Rules, verdict *judge.Verdict) error {
 	rules.Would = true
-	would, err := judge.Evaluate(rules, r.repository(ctx))
+	would, err := judge.Evaluate(rules, r.Repository(ctx))
 	if err != nil {
 		return err
 	}
@@ -55,19 +56,19 @@ func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules judge.R
 	if !would.HasCandidates() {
 		return nil
 	}
-	r.verdicts = []*judge.Verdict{would, verdict}
-	for t, err := range r.tags(ctx) {
+	r.Verdicts = []*judge.Verdict{would, verdict}
+	for t, err := range r.Tags(ctx) {
 		if err != nil {
 			return err
 		}
-		d := would.Decide(t.tag)
+		d := would.Decide(t.Judged)
 		v.tallyTag(t.Name, d.Policies)
-		if !d.Delete || verdict.Decide(t.tag).Delete {
+		if !d.Delete || verdict.Decide(t.Judged).Delete {
 			continue
 		}
 		if v.observed.number++; len(v.observed.tags) < maxObserved {
 			v.observed.tags = append(v.observed.tags, ObservedTag{
-				Repository: v.target.Path, Tag: t.Name, Policy: v.saved[d.Policy].ID, Code: d.Code, Reason: would.Reason(t.tag, d),
+				Repository: v.target.Path, Tag: t.Name, Policy: v.saved[d.Policy].ID, Code: d.Code, Reason: would.Reason(t.Judged, d),
 			})
 		}
 	}

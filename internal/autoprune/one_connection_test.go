@@ -9,6 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
@@ -26,20 +30,20 @@ func TestOneConnection(t *testing.T) {
 	n.run()
 	ask := n.asks(6)
 
-	one, err := db.Open(t.Context(), db.Options{DSN: n.dsn, MaxConns: 1, Log: quiet})
-	n.must(err)
+	one, err := db.Open(t.Context(), db.Options{DSN: n.DSN, MaxConns: 1, Log: quiet})
+	n.Must(err)
 	t.Cleanup(one.Close)
 	p, err := autoprune.New(autoprune.Options{
-		DB: one, Background: n.db, Catalog: catalog.New(catalog.Options{DB: one, CacheOff: true, Log: quiet}), Log: quiet,
+		DB: one, Background: n.DB, Catalog: catalog.New(catalog.Options{DB: one, CacheOff: true, Log: quiet}), Log: quiet,
 		Pulls: func(ctx context.Context) (judge.PullRecord, error) {
 			_, err := one.Pool.Exec(ctx, "SELECT 1")
 			return judge.PullRecord{}, err
 		},
 	})
-	n.must(err)
+	n.Must(err)
 
-	wanted := parsed(t, `{"method": "creation_date", "olderThan": "2h", "maxDeleted": 5}`)
-	web := autoprune.Target{Repository: "app/web0"}
+	wanted := autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "2h", "maxDeleted": 5}`)
+	web := policies.Target{Repository: "app/web0"}
 	var created string
 	for _, change := range []struct {
 		name string
@@ -51,28 +55,28 @@ func TestOneConnection(t *testing.T) {
 			return err
 		}},
 		{"Create", func(ctx context.Context) (err error) {
-			created, err = p.CreateConfirmed(ctx, web, wanted, autoprune.Consent{})
+			created, err = p.Policies.CreateConfirmed(ctx, web, wanted, policies.Consent{})
 			return err
 		}},
 		{"Update", func(ctx context.Context) error {
-			return p.Update(ctx, web, created, parsed(t, `{"method": "creation_date", "olderThan": "3h", "maxDeleted": 5}`))
+			return p.Policies.Update(ctx, web, created, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "3h", "maxDeleted": 5}`))
 		}},
 		{"Judge", func(ctx context.Context) error {
-			_, err := p.Judge(ctx, web, autoprune.Change{Policy: &wanted})
+			_, err := p.Warnings.OfChange(ctx, web, warnings.Change{Policy: &wanted})
 			return err
 		}},
-		{"Except", func(ctx context.Context) error { return p.Except(ctx, "app/web0", nil) }},
+		{"Except", func(ctx context.Context) error { return p.Policies.Except(ctx, "app/web0", nil) }},
 		{"EndException", func(ctx context.Context) error {
-			_, err := p.EndException(ctx, "app/web0")
+			_, err := p.Policies.EndException(ctx, "app/web0")
 			return err
 		}},
 		{"EndExemptions", func(ctx context.Context) error {
-			_, err := p.EndExemptions(ctx, "app/web0", "")
+			_, err := p.Policies.EndExemptions(ctx, "app/web0", "")
 			return err
 		}},
-		{"UseDefaults", func(ctx context.Context) error { return p.UseDefaults(ctx, "app", false) }},
+		{"UseDefaults", func(ctx context.Context) error { return p.Policies.UseDefaults(ctx, "app", false) }},
 		{"Rests", func(ctx context.Context) error {
-			_, err := p.Rests(ctx, "app")
+			_, err := p.Policies.Rests(ctx, "app")
 			return err
 		}},
 		{"Preview", func(ctx context.Context) error {
@@ -83,7 +87,7 @@ func TestOneConnection(t *testing.T) {
 			_, err := p.Work(ctx)
 			return err
 		}},
-		{"Delete", func(ctx context.Context) error { return p.Delete(ctx, web, created) }},
+		{"Delete", func(ctx context.Context) error { return p.Policies.Delete(ctx, web, created) }},
 	} {
 		within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if err := change.make(within); err != nil {
@@ -93,14 +97,14 @@ func TestOneConnection(t *testing.T) {
 	}
 	n.run()
 	runs, _, err := n.pruner.Runs(t.Context(), "app", "", 1)
-	n.must(err)
+	n.Must(err)
 	within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := p.Undo(within, runs[0].ID, "", time.Minute); err != nil {
 		t.Errorf("Undo: %v", err)
 	}
-	if policies, err := n.pruner.List(t.Context(), n.app); err != nil || len(policies) != 1 || policies[0].Policy.Method != policy.CreationDate {
-		t.Errorf("the namespace's policies are %v (%v)", policies, err)
+	if list, err := n.pruner.Policies.List(t.Context(), n.app); err != nil || len(list) != 1 || list[0].Policy.Method != policy.CreationDate {
+		t.Errorf("the namespace's policies are %v (%v)", list, err)
 	}
 }
 
@@ -111,19 +115,19 @@ func TestFewConnections(t *testing.T) {
 	n := capped(t, 4, 3)
 	n.policy(n.app, `{"method": "last_pulled", "olderThan": "1h"}`)
 	for _, conns := range []int{2, 4, 5} {
-		few, err := db.Open(t.Context(), db.Options{DSN: n.dsn, MaxConns: conns, Log: quiet})
-		n.must(err)
+		few, err := db.Open(t.Context(), db.Options{DSN: n.DSN, MaxConns: conns, Log: quiet})
+		n.Must(err)
 		t.Cleanup(few.Close)
 		p, err := autoprune.New(autoprune.Options{
-			DB: few, Background: n.db, Catalog: catalog.New(catalog.Options{DB: few, CacheOff: true, Log: quiet}), Log: quiet,
+			DB: few, Background: n.DB, Catalog: catalog.New(catalog.Options{DB: few, CacheOff: true, Log: quiet}), Log: quiet,
 			Pulls: reliable,
 			Used: func(ctx context.Context, _ int64, _ []*judge.Tag) error {
 				_, err := few.Pool.Exec(ctx, "SELECT 1")
 				return err
 			},
 		})
-		n.must(err)
-		wanted := parsed(t, `{"method": "last_pulled", "olderThan": "2h"}`)
+		n.Must(err)
+		wanted := autoprunetest.Parsed(t, `{"method": "last_pulled", "olderThan": "2h"}`)
 		within, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		group, ctx := errgroup.WithContext(within)
@@ -136,11 +140,11 @@ func TestFewConnections(t *testing.T) {
 				return err
 			})
 			group.Go(func() error {
-				_, err := p.Forecast(ctx, n.app, autoprune.ForecastOptions{Days: 3})
+				_, err := forecast.New(p.Repositories, p.Policies).Forecast(ctx, n.app, forecast.Options{Days: 3})
 				return err
 			})
 			group.Go(func() error {
-				_, err := p.Judge(ctx, n.app, autoprune.Change{Policy: &wanted})
+				_, err := p.Warnings.OfChange(ctx, n.app, warnings.Change{Policy: &wanted})
 				return err
 			})
 		}

@@ -13,6 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -93,7 +95,7 @@ func TestOracleInDatabase(t *testing.T) {
 
 // compare stores a scene, and compares runs and their undo with the oracle. It counts the kinds of tags.
 func (d *oracleDatabase) compare(seed int, scene oracleScene, seen map[string]int) {
-	d.t.Helper()
+	d.T.Helper()
 	d.store(scene)
 	before := d.rows()
 	fates := oracle(d.scene.oracleInput)
@@ -104,14 +106,14 @@ func (d *oracleDatabase) compare(seed int, scene oracleScene, seen map[string]in
 	run := d.prune(fates)
 	d.explain(seed, fates)
 	if run != "" {
-		undone, err := d.pruner.Undo(d.t.Context(), run, "", time.Minute)
-		d.must(err)
+		undone, err := d.pruner.Undo(d.T.Context(), run, "", time.Minute)
+		d.Must(err)
 		if gone := goers(fates); undone.Restored != int64(len(gone)) {
-			d.t.Fatalf("seed %d: an undo restored %d tags; the run deleted %d", seed, undone.Restored, len(gone))
+			d.T.Fatalf("seed %d: an undo restored %d tags; the run deleted %d", seed, undone.Restored, len(gone))
 		}
 	}
 	if after := d.rows(); !slices.Equal(before, after) {
-		d.t.Fatalf("seed %d: before the run there were the tags\n%v\nand there are after its undo\n%v", seed, before, after)
+		d.T.Fatalf("seed %d: before the run there were the tags\n%v\nand there are after its undo\n%v", seed, before, after)
 	}
 	d.exempt(fates)
 	fates = oracle(d.scene.oracleInput)
@@ -124,14 +126,14 @@ func (d *oracleDatabase) compare(seed int, scene oracleScene, seen map[string]in
 
 // explain ends a test that has failed, and says with which scene.
 func (d *oracleDatabase) explain(seed int, fates map[string]oracleFate) {
-	d.t.Helper()
-	if !d.t.Failed() {
+	d.T.Helper()
+	if !d.T.Failed() {
 		return
 	}
 	for _, one := range d.scene.tags {
-		d.t.Logf("%s of %.14s, pushed %s ago: %+v", one.name, one.manifest, d.scene.now.Sub(one.pushed), fates[one.name])
+		d.T.Logf("%s of %.14s, pushed %s ago: %+v", one.name, one.manifest, d.scene.now.Sub(one.pushed), fates[one.name])
 	}
-	d.t.Fatalf("seed %d: policies %v, defaults refused: %v, protections %q, statistics %v",
+	d.T.Fatalf("seed %d: policies %v, defaults refused: %v, protections %q, statistics %v",
 		seed, d.scene.policies, d.scene.refuseDefaults, d.scene.protections, d.scene.statistics)
 }
 
@@ -157,14 +159,14 @@ func (d *oracleDatabase) used(_ context.Context, repository int64, tags []*judge
 // and moves pushes and uses half an hour further back: no time may be so close to a policy's
 // age that the time which the test takes matters.
 func (d *oracleDatabase) store(s oracleScene) {
-	d.t.Helper()
+	d.T.Helper()
 	moved := time.Now().UTC().Truncate(time.Microsecond).Sub(s.now)
 	back := moved - 30*time.Minute
 	s.now, s.statistics.until = s.now.Add(moved), s.statistics.until.Add(moved)
 	if !s.statistics.since.IsZero() {
 		s.statistics.since = s.statistics.since.Add(back)
 	}
-	d.scene, d.target, d.ids = s, d.repository(s.repository), nil
+	d.scene, d.target, d.ids = s, d.Repository(s.repository), nil
 	manifests := map[string]int64{}
 	for _, digest := range slices.Sorted(maps.Keys(s.manifests)) {
 		m := s.manifests[digest]
@@ -176,24 +178,24 @@ func (d *oracleDatabase) store(s oracleScene) {
 		if m.configuration != nil {
 			name := s.configurationName(digest)
 			content := m.configuration.content(name)
-			config = digestOf(string(content)).Bytes()
-			d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3)", config, len(content), name)
+			config = autoprunetest.DigestOf(string(content)).Bytes()
+			d.Exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3)", config, len(content), name)
 			if !m.configuration.unread {
 				d.configurations[name] = content
 			}
 		}
-		d.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest,
+		d.Exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest,
 				configuration_blob_digest, payload, total_size)
 			VALUES (@namespace, @repository, @digest, @media_type, NULLIF(@artifact_type, ''), @subject, @config, @payload, @size)`, db.Args{
 			"namespace": d.target.NamespaceID, "repository": d.target.ID, "digest": oracleBytes(digest), "media_type": m.mediaType,
 			"artifact_type": m.artifactType, "subject": subject, "payload": s.payload(digest), "config": config, "size": s.own[digest],
 		})
-		manifests[digest] = value[int64](d.registry, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", d.target.ID, oracleBytes(digest))
+		manifests[digest] = autoprunetest.Value[int64](d.Registry, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", d.target.ID, oracleBytes(digest))
 		d.layers(manifests[digest], m)
 	}
 	for parent, m := range s.manifests {
 		for _, child := range m.children {
-			d.exec(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)`,
+			d.Exec(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)`,
 				d.target.NamespaceID, d.target.ID, manifests[parent], manifests[child])
 		}
 	}
@@ -203,17 +205,17 @@ func (d *oracleDatabase) store(s oracleScene) {
 		if !one.used.IsZero() {
 			one.used = one.used.Add(back)
 		}
-		d.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at) VALUES ($1, $2, $3, $4, $5)`,
+		d.Exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at) VALUES ($1, $2, $3, $4, $5)`,
 			d.target.NamespaceID, d.target.ID, one.name, manifests[one.manifest], one.pushed)
 	}
 	for _, pattern := range s.protections {
-		d.must(d.protect(catalog.ProtectionScope{Namespace: s.namespace()}, pattern))
+		d.Must(d.Protect(catalog.ProtectionScope{Namespace: s.namespace()}, pattern))
 	}
-	d.reporter(d.target.NamespaceID, "prod-eu", time.Hour)
-	d.reporter(nil, "prod-us", time.Hour)
-	d.reporter(d.target.NamespaceID, "quiet", time.Hour)
-	d.exec("UPDATE holdreporters SET reported_at = now() - interval '31min' WHERE name = 'quiet'")
-	d.must(d.pruner.UseDefaults(d.t.Context(), s.namespace(), !s.refuseDefaults))
+	d.Reporter(d.target.NamespaceID, "prod-eu", time.Hour)
+	d.Reporter(nil, "prod-us", time.Hour)
+	d.Reporter(d.target.NamespaceID, "quiet", time.Hour)
+	d.Exec("UPDATE holdreporters SET reported_at = now() - interval '31min' WHERE name = 'quiet'")
+	d.Must(d.pruner.Policies.UseDefaults(d.T.Context(), s.namespace(), !s.refuseDefaults))
 	for i := range s.policies {
 		if s.policies[i].scope == "setting" {
 			s.policies[i].scope = "default"
@@ -225,17 +227,17 @@ func (d *oracleDatabase) store(s oracleScene) {
 
 // layers stores the layers of a manifest.
 func (d *oracleDatabase) layers(id int64, m oracleManifest) {
-	d.t.Helper()
+	d.T.Helper()
 	for i := range 10 {
 		name := oracleLayerName(i)
 		size, has := m.blobs[name]
 		if !has {
 			continue
 		}
-		d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digestOf(name).Bytes(), size, name)
+		d.Exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", autoprunetest.DigestOf(name).Bytes(), size, name)
 		// The size in this table is what the manifest says, which may be wrong.
-		d.exec(`INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
-			VALUES ($1, $2, $3, $4, 1, 'application/vnd.oci.image.layer.v1.tar')`, d.target.NamespaceID, d.target.ID, id, digestOf(name).Bytes())
+		d.Exec(`INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+			VALUES ($1, $2, $3, $4, 1, 'application/vnd.oci.image.layer.v1.tar')`, d.target.NamespaceID, d.target.ID, id, autoprunetest.DigestOf(name).Bytes())
 	}
 }
 
@@ -253,20 +255,20 @@ func (s oracleScene) namespace() string {
 }
 
 // scope returns the target of policy i.
-func (s oracleScene) scope(i int) autoprune.Target {
+func (s oracleScene) scope(i int) policies.Target {
 	switch s.policies[i].scope {
 	case "repository":
-		return autoprune.Target{Repository: s.repository}
+		return policies.Target{Repository: s.repository}
 	case "namespace":
-		return autoprune.Target{Namespace: s.namespace()}
+		return policies.Target{Namespace: s.namespace()}
 	}
-	return autoprune.Target{}
+	return policies.Target{}
 }
 
 // rows are the repository's tags with manifests and push times.
 func (d *oracleDatabase) rows() []string {
-	d.t.Helper()
-	return values[string](d.registry, `SELECT format('%s %s %s %s', name, manifest_id, created_at, updated_at) FROM tags
+	d.T.Helper()
+	return autoprunetest.Values[string](d.Registry, `SELECT format('%s %s %s %s', name, manifest_id, created_at, updated_at) FROM tags
 		WHERE repository_id = $1 ORDER BY name`, d.target.ID)
 }
 
@@ -283,43 +285,43 @@ func goers(fates map[string]oracleFate) (names []string) {
 // prune makes previews, prunes, and compares the results with the fates. It returns the run
 // that deleted tags, "" if none did.
 func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
-	d.t.Helper()
+	d.T.Helper()
 	want, left := goers(fates), []string{}
 	in := d.scene.oracleInput
 	in.would = true
 	would := slices.DeleteFunc(goers(oracle(in)), func(name string) bool { return fates[name].goes })
-	for _, name := range d.tags(d.target) {
+	for _, name := range d.Tags(d.target) {
 		if !fates[name].goes {
 			left = append(left, name)
 		}
 	}
-	for _, target := range []autoprune.Target{{Namespace: d.scene.namespace()}, {Repository: d.scene.repository}} {
-		preview, err := d.pruner.Preview(d.t.Context(), target, autoprune.PreviewOptions{Limit: 10_000})
-		d.must(err)
+	for _, target := range []policies.Target{{Namespace: d.scene.namespace()}, {Repository: d.scene.repository}} {
+		preview, err := d.pruner.Preview(d.T.Context(), target, autoprune.PreviewOptions{Limit: 10_000})
+		d.Must(err)
 		var got []string
 		for _, one := range preview.Going {
 			got = append(got, one.Tag)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
-			d.t.Errorf("a preview of %v deletes\n%q\nand the oracle\n%q", target, got, want)
+			d.T.Errorf("a preview of %v deletes\n%q\nand the oracle\n%q", target, got, want)
 		}
 		got = nil
 		for _, one := range preview.Would {
 			got = append(got, one.Tag)
 		}
 		if slices.Sort(got); !slices.Equal(got, would) || preview.WouldDelete != int64(len(would)) {
-			d.t.Errorf("a preview of %v would delete\n%q\nand the oracle\n%q", target, got, would)
+			d.T.Errorf("a preview of %v would delete\n%q\nand the oracle\n%q", target, got, would)
 		}
 	}
-	known, _, err := d.pruner.Runs(d.t.Context(), d.scene.namespace(), "", 100)
-	d.must(err)
+	known, _, err := d.pruner.Runs(d.T.Context(), d.scene.namespace(), "", 100)
+	d.Must(err)
 	d.ensure()
 	d.run()
-	if got := d.tags(d.target); !slices.Equal(got, left) {
-		d.t.Errorf("a run leaves\n%q\nand the oracle\n%q", got, left)
+	if got := d.Tags(d.target); !slices.Equal(got, left) {
+		d.T.Errorf("a run leaves\n%q\nand the oracle\n%q", got, left)
 	}
-	runs, _, err := d.pruner.Runs(d.t.Context(), d.scene.namespace(), "", 100)
-	d.must(err)
+	runs, _, err := d.pruner.Runs(d.T.Context(), d.scene.namespace(), "", 100)
+	d.Must(err)
 	deleted := int64(0)
 	for _, r := range runs {
 		if !slices.ContainsFunc(known, func(k autoprune.RunSummary) bool { return k.ID == r.ID }) && r.Deleted > 0 {
@@ -327,22 +329,22 @@ func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
 		}
 	}
 	if len(runs) > 0 {
-		details, err := d.pruner.GetRun(d.t.Context(), runs[0].ID)
-		d.must(err)
+		details, err := d.pruner.GetRun(d.T.Context(), runs[0].ID)
+		d.Must(err)
 		var got []string
 		for _, one := range details.Observed {
 			got = append(got, one.Tag)
 		}
 		if slices.Sort(got); !slices.Equal(got, would) || details.Would != int64(len(would)) {
-			d.t.Errorf("a run would have deleted\n%q\nand the oracle\n%q", got, would)
+			d.T.Errorf("a run would have deleted\n%q\nand the oracle\n%q", got, would)
 		}
 		if asks := d.scene.asks(); len(asks) != len(details.Asks) ||
 			slices.ContainsFunc(details.Asks, func(a autoprune.RunAsk) bool { return !asks[slices.Index(d.ids, a.Policy)] }) {
-			d.t.Errorf("by a run %v ask, and by the oracle %v, of %q", details.Asks, asks, d.ids)
+			d.T.Errorf("by a run %v ask, and by the oracle %v, of %q", details.Asks, asks, d.ids)
 		}
 	}
 	if deleted != int64(len(want)) {
-		d.t.Errorf("runs say that they deleted %d tags, and the oracle deletes %d", deleted, len(want))
+		d.T.Errorf("runs say that they deleted %d tags, and the oracle deletes %d", deleted, len(want))
 	}
 	return run
 }
@@ -360,9 +362,9 @@ func (d *oracleDatabase) exempt(fates map[string]oracleFate) {
 
 // clear deletes the scene's policies, so that they don't apply to the next scene.
 func (d *oracleDatabase) clear() {
-	d.t.Helper()
+	d.T.Helper()
 	for i, id := range d.ids {
-		d.must(d.pruner.Delete(d.t.Context(), d.scene.scope(i), id))
+		d.Must(d.pruner.Policies.Delete(d.T.Context(), d.scene.scope(i), id))
 	}
-	d.must(d.pruner.UseDefaults(d.t.Context(), d.scene.namespace(), false))
+	d.Must(d.pruner.Policies.UseDefaults(d.T.Context(), d.scene.namespace(), false))
 }

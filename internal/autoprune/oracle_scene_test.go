@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -34,7 +35,7 @@ func oracleDigest(number int) string { return oracleDigests[number] }
 var oracleDigests, oracleNumbers = func() (digests []string, numbers map[string]int64) {
 	numbers = map[string]int64{}
 	for i := range 100 {
-		digests = append(digests, digestOf(fmt.Sprint("manifest ", i)).String())
+		digests = append(digests, autoprunetest.DigestOf(fmt.Sprint("manifest ", i)).String())
 		if i > 0 && i <= oracleManifests {
 			numbers[digests[i]] = int64(i)
 		}
@@ -212,7 +213,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 	scopes := map[string][]judge.Applied{}
 	asks := s.asks()
 	for i, p := range s.policies {
-		applied := judge.Applied{ID: fmt.Sprint(i), Policy: parsed(t, p.text), Everywhere: p.scope == "setting"}
+		applied := judge.Applied{ID: fmt.Sprint(i), Policy: autoprunetest.Parsed(t, p.text), Everywhere: p.scope == "setting"}
 		if asks[i] {
 			applied.Capped = "it asks"
 		}

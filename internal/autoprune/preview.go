@@ -9,9 +9,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -31,22 +34,22 @@ type PreviewOptions struct {
 
 // Preview says what a run would do.
 type Preview struct {
-	Now          time.Time            `json:"now" doc:"The time at which ages were judged"`
-	Complete     bool                 `json:"complete" doc:"False if the preview ran out of time before it had looked at everything"`
-	Repositories int64                `json:"repositories" doc:"Repositories that were looked at"`
-	Tags         int64                `json:"tags" doc:"Tags that were looked at"`
-	Deleted      int64                `json:"tags_deleted" doc:"Tags that would be deleted"`
-	Bytes        *int64               `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository, if the bytes weren't asked for, and if there was no time to add them up"`
-	Reasons      map[judge.Code]int64 `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
-	Per          []PreviewRepository  `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
-	Going        []PreviewTag         `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
-	Staying      []PreviewTag         `json:"staying" nullable:"false" doc:"The first tags that would stay"`
-	WouldDelete  int64                `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
-	Would        []PreviewTag         `json:"would" nullable:"false" doc:"The first of these tags"`
-	Untagged     []PreviewUntagged    `json:"untagged,omitempty" doc:"Untagged manifests that garbage collection will delete, soonest first, if a policy says how long they stay. Only the next 20000 reviews of the registry are looked at"`
-	UntaggedMore bool                 `json:"untagged_more,omitempty" doc:"There are more of them than the limit"`
-	Asks         []RunAsk             `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows: the first 1000"`
-	Policies     []PreviewPolicy      `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
+	Now          time.Time                `json:"now" doc:"The time at which ages were judged"`
+	Complete     bool                     `json:"complete" doc:"False if the preview ran out of time before it had looked at everything"`
+	Repositories int64                    `json:"repositories" doc:"Repositories that were looked at"`
+	Tags         int64                    `json:"tags" doc:"Tags that were looked at"`
+	Deleted      int64                    `json:"tags_deleted" doc:"Tags that would be deleted"`
+	Bytes        *int64                   `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository, if the bytes weren't asked for, and if there was no time to add them up"`
+	Reasons      map[judge.Code]int64     `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
+	Per          []PreviewRepository      `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
+	Going        []PreviewTag             `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
+	Staying      []PreviewTag             `json:"staying" nullable:"false" doc:"The first tags that would stay"`
+	WouldDelete  int64                    `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
+	Would        []PreviewTag             `json:"would" nullable:"false" doc:"The first of these tags"`
+	Untagged     []PreviewUntagged        `json:"untagged,omitempty" doc:"Untagged manifests that garbage collection will delete, soonest first, if a policy says how long they stay. Only the next 20000 reviews of the registry are looked at"`
+	UntaggedMore bool                     `json:"untagged_more,omitempty" doc:"There are more of them than the limit"`
+	Asks         []RunAsk                 `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows: the first 1000"`
+	Policies     []policies.PreviewPolicy `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
 }
 
 // PreviewRepository says what a run would delete in a repository.
@@ -66,17 +69,6 @@ type PreviewTag struct {
 	Policy     string     `json:"policy,omitempty" doc:"uuid of the policy that decided"`
 }
 
-// PreviewPolicy is a policy that was applied.
-type PreviewPolicy struct {
-	ID         string       `json:"uuid,omitempty" doc:"Absent for a policy that isn't saved"`
-	Scope      policy.Scope `json:"scope"`
-	Repository string       `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
-	// Policy is nil when it can't be read: Notice says why.
-	Policy   *policy.Policy `json:"policy,omitempty" doc:"Absent when this version can't read the policy: see notice"`
-	Notice   string         `json:"notice,omitempty" doc:"Why the policy could select nothing, or why its keep rules keep more tags"`
-	Warnings []string       `json:"warnings,omitempty" doc:"Unintended tags that the policy's pattern may select"`
-}
-
 // Bounds of a preview.
 const (
 	defaultPreview = 100
@@ -84,39 +76,35 @@ const (
 	maxPreviewed   = 1000 // repositories that are listed
 )
 
-// errTimeOver ends a preview whose time is over.
-var errTimeOver = errors.New("the preview ran out of time")
-
 // Preview returns what a run would delete now in a namespace or a repository. It uses
 // the same code as a run, and changes nothing. Each repository is judged in one
 // snapshot. A process makes at most two previews at a time; further calls wait. A single
 // preview looks at two repositories at once while there is a place. Preview returns the error NAME_UNKNOWN if the
 // target doesn't exist.
-func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
+func (p *Pruner) Preview(ctx context.Context, t policies.Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == policy.DefaultScope {
-		return nil, invalid("a preview is of a namespace or of a repository: name one")
+		return nil, oci.Invalid("a preview is of a namespace or of a repository: name one")
 	}
 	o.Limit = cmp.Or(o.Limit, defaultPreview)
 	o.Limit = min(o.Limit, maxPreview)
 	o.Within = cmp.Or(o.Within, time.Minute)
-	select {
-	case p.previews <- struct{}{}:
-		defer func() { <-p.previews }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	found, err := t.find(ctx, p.db.Pool, false)
+	giveBack, err := p.Repositories.TakePlace(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := p.load(ctx, found.namespace)
+	defer giveBack()
+	found, err := t.Find(ctx, p.db.Pool, false)
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.Policies.Load(ctx, found.Namespace)
 	if err != nil {
 		return nil, err
 	}
 	if t.Scope() == policy.RepositoryScope && o.Policy != nil {
-		clear(l.exceptions) // the policy is tried out as one of the repository's own
+		l.DropExceptions() // the policy is tried out as one of the repository's own
 	}
-	if l.readUses() || o.Policy != nil && o.Policy.ReadsUses() {
+	if l.ReadUses() || o.Policy != nil && o.Policy.ReadsUses() {
 		if err := p.settleFor(ctx, l); err != nil {
 			return nil, err
 		}
@@ -129,14 +117,15 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 		return nil, err
 	}
 	v.out.Complete = v.out.Complete && !v.uncounted
-	if err := v.untagged(ctx, found.namespace); err != nil {
+	v.out.Policies = append(v.out.Policies, v.listed.List...)
+	if err := v.untagged(ctx, found.Namespace); err != nil {
 		return nil, err
 	}
 	if err := v.warnUntagged(ctx); err != nil {
 		return nil, err
 	}
 	if !o.HideBytes {
-		bytes, err := p.unusedBytes(ctx, v.targets, v.manifests)
+		bytes, err := p.Repositories.UnusedBytes(ctx, v.targets, v.manifests)
 		switch {
 		case db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil: // the tags are worth showing all the same
 			v.out.Complete = false
@@ -155,7 +144,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 // settleFor waits until all processes have written the uses that they answered before the call,
 // as a run does before it deletes, and reads the state of the statistics again. If a process
 // doesn't write its uses, last uses aren't known.
-func (p *Pruner) settleFor(ctx context.Context, l *policies) error {
+func (p *Pruner) settleFor(ctx context.Context, l *policies.Set) error {
 	if p.opt.Settle == nil || p.opt.Pulls == nil {
 		return nil
 	}
@@ -164,11 +153,11 @@ func (p *Pruner) settleFor(ctx context.Context, l *policies) error {
 		return ctx.Err()
 	}
 	var err error
-	if l.pulls, err = p.opt.Pulls(ctx); err != nil {
+	if l.Pulls, err = p.opt.Pulls(ctx); err != nil {
 		return fmt.Errorf("asking how far the pull statistics are: %w", err)
 	}
 	if unsettled != nil {
-		l.pulls.Unknown = cmp.Or(l.pulls.Unknown, unsettled.Error())
+		l.Pulls.Unknown = cmp.Or(l.Pulls.Unknown, unsettled.Error())
 	}
 	return nil
 }
@@ -178,15 +167,16 @@ func (p *Pruner) settleFor(ctx context.Context, l *policies) error {
 type previewing struct {
 	p         *Pruner
 	o         PreviewOptions
-	policies  *policies
+	policies  *policies.Set
+	caps      *caps // nil: no policy has a cap
 	until     time.Time
 	out       *Preview
 	target    catalog.Repository   // of a repository's
 	applied   []judge.Applied      // there
 	targets   []catalog.Repository // where manifests would be deleted
 	manifests [][]int64
-	notices   map[string]string    // by policy
-	told      map[string]bool      // policies that are in out
+	notices   map[string]string // by policy
+	listed    policies.Listed
 	seen      []catalog.Repository // those that were looked at and in which a policy keeps untagged manifests
 	uncounted bool                 // there was no time to count what policies with a cap would delete
 }
@@ -194,17 +184,17 @@ type previewing struct {
 // empty returns a preview of nothing, to which repositories are to be added.
 func (v *previewing) empty() *previewing {
 	return &previewing{
-		p: v.p, o: v.o, policies: v.policies, until: v.until,
+		p: v.p, o: v.o, policies: v.policies, caps: v.caps, until: v.until,
 		out: &Preview{
 			Reasons: make(map[judge.Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
-			Asks: []RunAsk{}, Policies: []PreviewPolicy{},
+			Asks: []RunAsk{}, Policies: []policies.PreviewPolicy{},
 		},
-		notices: make(map[string]string), told: make(map[string]bool),
+		notices: make(map[string]string),
 	}
 }
 
 // all goes through the repositories of the target.
-func (v *previewing) all(ctx context.Context, t Target, found owner) error {
+func (v *previewing) all(ctx context.Context, t policies.Target, found policies.Owner) error {
 	look := func(ctx context.Context, target catalog.Repository) (*previewing, error) {
 		one := v.empty()
 		one.target = target
@@ -216,11 +206,11 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 	}
 	var err error
 	if t.Scope() == policy.RepositoryScope {
-		err = take(look(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository}))
+		err = take(look(ctx, catalog.Repository{NamespaceID: found.Namespace, ID: found.Repository, Path: t.Repository}))
 	} else {
-		err = lookInOrder(ctx, v.p, found.namespace, look, take)
+		err = snapshot.InOrder(ctx, v.p.Repositories, found.Namespace, look, take)
 	}
-	if v.out.Complete = err == nil; errors.Is(err, errTimeOver) {
+	if v.out.Complete = err == nil; errors.Is(err, snapshot.ErrTimeOver) {
 		err = nil
 	}
 	return err
@@ -242,7 +232,7 @@ func (v *previewing) add(one *previewing) {
 	v.out.Going = upTo(v.o.Limit, v.out.Going, one.out.Going)
 	v.out.Staying = upTo(v.o.Limit, v.out.Staying, one.out.Staying)
 	v.out.Would = upTo(v.o.Limit, v.out.Would, one.out.Would)
-	v.tellPolicies(one.target, one.applied)
+	v.listed.Add(one.target.Path, one.applied)
 	maps.Copy(v.notices, one.notices)
 	v.targets, v.manifests = append(v.targets, one.targets...), append(v.manifests, one.manifests...)
 	v.seen = append(v.seen, one.seen...)
@@ -253,31 +243,10 @@ func upTo[T any](n int, list, more []T) []T {
 	return append(list, more[:min(len(more), max(0, n-len(list)))]...)
 }
 
-// tellPolicies adds policies that apply in a repository to Preview.Policies.
-func (v *previewing) tellPolicies(t catalog.Repository, applied []judge.Applied) {
-	for _, a := range applied {
-		if v.told[a.ID] {
-			continue
-		}
-		if len(v.out.Policies) == maxListedPolicies {
-			break
-		}
-		v.told[a.ID] = true
-		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}
-		if a.Problem == "" {
-			told.Policy = &a.Policy
-		}
-		if a.Scope == policy.RepositoryScope {
-			told.Repository = t.Path
-		}
-		v.out.Policies = append(v.out.Policies, told)
-	}
-}
-
 // walk calls fn for all repositories of a namespace.
 func (v *previewing) walk(ctx context.Context, namespace int64, fn func(context.Context, catalog.Repository) error) error {
 	for after := int64(0); ; {
-		list, err := v.p.repositories(ctx, namespace, after, 1000)
+		list, err := v.p.Repositories.Repositories(ctx, namespace, after, 1000)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -292,15 +261,15 @@ func (v *previewing) walk(ctx context.Context, namespace int64, fn func(context.
 
 // judged returns the rules by which a run would judge the repository. If
 // PreviewOptions.Policy is set, the rules contain this policy alone.
-func (v *previewing) judged(t catalog.Repository) (judge.Rules, []Saved) {
-	rules, saved := v.policies.of(t)
+func (v *previewing) judged(t catalog.Repository) (judge.Rules, []policies.Saved) {
+	rules, saved := v.policies.Of(t)
 	if v.o.Policy == nil {
 		return rules, saved
 	}
 	rules.Policies, saved = nil, nil
 	if v.o.Policy.AppliesIn(t.Path) {
-		saved = []Saved{{Policy: *v.o.Policy}}
-		rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0]), Excepted: v.policies.exceptions[t.ID]}}
+		saved = []policies.Saved{{Policy: *v.o.Policy}}
+		rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: *v.o.Policy, Capped: v.caps.waits(saved[0]), Excepted: v.policies.Excepts(t.ID)}}
 	}
 	return rules, saved
 }
@@ -309,16 +278,16 @@ func (v *previewing) judged(t catalog.Repository) (judge.Rules, []Saved) {
 func (v *previewing) repository(ctx context.Context, target catalog.Repository) error {
 	rules, saved := v.judged(target)
 	v.applied = rules.Policies
-	if slices.ContainsFunc(saved, func(s Saved) bool { return s.keepsUntagged() }) {
+	if slices.ContainsFunc(saved, func(s policies.Saved) bool { return s.KeepsUntagged() }) {
 		v.seen = append(v.seen, target)
 	}
-	if err := v.readConfigurations(ctx, target, saved); err != nil {
+	if err := v.p.Repositories.ConfigurationsUntil(ctx, target, rules.Policies, v.until, v.alive); err != nil {
 		return err
 	}
-	return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
+	return snapshot.Read(ctx, v.p.db.Pool, target, func(s *snapshot.Snapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
-		r := v.reader(s, target, saved)
-		repository := r.repository(ctx)
+		r := v.reader(s, rules.Policies)
+		repository := r.Repository(ctx)
 		repository.Stock = judge.NewStock(repository) // both verdicts add up the same manifests
 		verdict, err := judge.Evaluate(rules, repository)
 		if err != nil {
@@ -334,24 +303,24 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 				return err
 			}
 		}
-		r.verdicts = []*judge.Verdict{verdict}
+		r.Verdicts = []*judge.Verdict{verdict}
 		if would != nil {
-			r.verdicts = append(r.verdicts, would)
+			r.Verdicts = append(r.Verdicts, would)
 		}
 		per := PreviewRepository{Repository: target.Path}
-		u := newUnused(s)
-		for t, err := range r.tags(ctx) {
+		u := snapshot.NewUnused(s)
+		for t, err := range r.Tags(ctx) {
 			if err != nil {
 				return err
 			}
-			d := verdict.Decide(t.tag)
-			reason := func() string { return verdict.Reason(t.tag, d) }
+			d := verdict.Decide(t.Judged)
+			reason := func() string { return verdict.Reason(t.Judged, d) }
 			if would != nil && !d.Delete {
 				d, reason = v.tellWould(target, &t, would, d, reason, rules.Policies)
 			}
 			v.tell(target, &t, d, reason, rules.Policies)
 			if !v.o.HideBytes {
-				u.tag(t.Manifest, d.Delete)
+				u.Tag(t.Manifest, d.Delete)
 			}
 			if per.Tags++; d.Delete {
 				per.Deleted++
@@ -369,7 +338,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		if v.o.HideBytes {
 			return nil
 		}
-		manifests, err := u.manifests(ctx)
+		manifests, err := u.Manifests(ctx)
 		v.targets, v.manifests = append(v.targets, target), append(v.manifests, manifests)
 		return err
 	})
@@ -377,25 +346,21 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 
 // reader reads the tags of a repository in larger pages than a run does: most repositories then have
 // one, which is read once for all passes.
-func (v *previewing) reader(s *snapshot, target catalog.Repository, saved []Saved) *tagReader {
-	return &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive, pageSize: 4 * v.p.opt.Page}
-}
-
-// readConfigurations reads configurations of the repository's images, for at most a quarter of
-// the time that is left.
-func (v *previewing) readConfigurations(ctx context.Context, target catalog.Repository, saved []Saved) error {
-	return v.p.readConfigurations(ctx, v.p.db.Pool, target, saved, min(readInPreview, time.Until(v.until)/4), v.alive)
+func (v *previewing) reader(s *snapshot.Snapshot, applied []judge.Applied) *snapshot.TagReader {
+	r := v.p.Repositories.Tags(s, applied, v.alive)
+	r.PageSize = 4 * v.p.opt.Page
+	return r
 }
 
 func (v *previewing) alive(ctx context.Context) error {
 	if time.Now().After(v.until) {
-		return errTimeOver
+		return snapshot.ErrTimeOver
 	}
 	return ctx.Err()
 }
 
 // tell adds a tag to the preview. It asks for the reason only if the tag is listed.
-func (v *previewing) tell(target catalog.Repository, t *candidate, d judge.Decision, reason func() string, policies []judge.Applied) {
+func (v *previewing) tell(target catalog.Repository, t *snapshot.Tag, d judge.Decision, reason func() string, policies []judge.Applied) {
 	v.out.Reasons[d.Code]++
 	list := &v.out.Staying
 	if d.Delete {
@@ -409,12 +374,12 @@ func (v *previewing) tell(target catalog.Repository, t *candidate, d judge.Decis
 // tellWould adds a tag that stays, by the decision d, to the tags that would be deleted, if it
 // would. It returns the decision and its reason; if only the mode of a policy keeps the tag,
 // they say so.
-func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *judge.Verdict, d judge.Decision, reason func() string, policies []judge.Applied) (judge.Decision, func() string) {
-	w := would.Decide(t.tag)
+func (v *previewing) tellWould(target catalog.Repository, t *snapshot.Tag, would *judge.Verdict, d judge.Decision, reason func() string, policies []judge.Applied) (judge.Decision, func() string) {
+	w := would.Decide(t.Judged)
 	if !w.Delete {
 		return d, reason
 	}
-	why := func() string { return would.Reason(t.tag, w) }
+	why := func() string { return would.Reason(t.Judged, w) }
 	if v.out.WouldDelete++; len(v.out.Would) < v.o.Limit {
 		v.out.Would = append(v.out.Would, previewTag(target, t, w, why(), policies))
 	}
@@ -425,7 +390,7 @@ func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *j
 	return d, reason
 }
 
-func previewTag(target catalog.Repository, t *candidate, d judge.Decision, reason string, policies []judge.Applied) PreviewTag {
+func previewTag(target catalog.Repository, t *snapshot.Tag, d judge.Decision, reason string, policies []judge.Applied) PreviewTag {
 	told := PreviewTag{Repository: target.Path, Tag: t.Name, Pushed: t.Pushed, Code: d.Code, Reason: reason}
 	if d.Policy >= 0 {
 		told.Policy = policies[d.Policy].ID

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -14,10 +16,10 @@ import (
 // decides which of them would ask. The preview of a repository counts in the whole namespace
 // too, since caps are of runs. It has half of the preview's time; if that isn't enough, these
 // policies delete nothing in the preview.
-func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error {
-	list := v.policies.capped()
+func (v *previewing) countCaps(ctx context.Context, t policies.Target, found policies.Owner) error {
+	list := v.policies.WithCaps()
 	if v.o.Policy != nil {
-		list = slices.DeleteFunc([]Saved{{Policy: *v.o.Policy}}, func(s Saved) bool { return !s.Policy.Capped() })
+		list = slices.DeleteFunc([]policies.Saved{{Policy: *v.o.Policy}}, func(s policies.Saved) bool { return !s.Policy.Capped() })
 	}
 	if len(list) == 0 {
 		return nil
@@ -28,14 +30,14 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 	defer func() { v.until = until }()
 	count := func(ctx context.Context, target catalog.Repository) error {
 		rules, saved := v.judged(target)
-		if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.Capped() }) {
+		if !slices.ContainsFunc(saved, func(s policies.Saved) bool { return s.Policy.Capped() }) {
 			return v.alive(ctx)
 		}
-		if err := v.readConfigurations(ctx, target, saved); err != nil {
+		if err := v.p.Repositories.ConfigurationsUntil(ctx, target, rules.Policies, v.until, v.alive); err != nil {
 			return err
 		}
-		return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
-			counts, err := countCapped(ctx, v.reader(s, target, saved), rules)
+		return snapshot.Read(ctx, v.p.db.Pool, target, func(s *snapshot.Snapshot) error {
+			counts, err := countCapped(ctx, s.Now, v.reader(s, rules.Policies), rules)
 			if err == nil {
 				c.add(saved, counts)
 			}
@@ -44,12 +46,12 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 	}
 	var err error
 	if v.o.Policy != nil && t.Scope() == policy.RepositoryScope {
-		err = count(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
+		err = count(ctx, catalog.Repository{NamespaceID: found.Namespace, ID: found.Repository, Path: t.Repository})
 	} else {
-		err = v.walk(ctx, found.namespace, count)
+		err = v.walk(ctx, found.Namespace, count)
 	}
 	switch {
-	case errors.Is(err, errTimeOver):
+	case errors.Is(err, snapshot.ErrTimeOver):
 		v.uncounted = true
 		for _, own := range c.Policies {
 			own.Partial = true
@@ -57,12 +59,12 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 	case err != nil:
 		return err
 	}
-	if err := v.p.decideCaps(ctx, c, list, found.namespace); err != nil {
+	if err := v.p.decideCaps(ctx, c, list, found.Namespace); err != nil {
 		return err
 	}
-	v.policies.caps = c
+	v.caps, v.policies.Capped = c, c.waits
 	asks := c.asks(v.policies, list)
-	v.out.Asks = append(v.out.Asks, asks[:min(len(asks), maxListedPolicies)]...)
+	v.out.Asks = append(v.out.Asks, asks[:min(len(asks), policies.MaxListed)]...)
 	if v.o.Policy != nil && len(v.out.Asks) > 0 {
 		v.out.Asks[0].Scope = policy.NamespaceScope
 	}

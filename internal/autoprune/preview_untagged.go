@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -115,13 +116,8 @@ func (v *previewing) retained(ctx context.Context, target catalog.Repository, pl
 	for i, r := range planned {
 		ids[i] = r.manifest
 	}
-	for i := range saved {
-		if !saved[i].keepsUntagged() {
-			saved[i] = Saved{}
-		}
-	}
 	kept := make(map[int64]Retention)
-	err = readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error { return retain(ctx, s, rules, saved, ids, kept) })
+	err = snapshot.Read(ctx, v.p.db.Pool, target, func(s *snapshot.Snapshot) error { return retain(ctx, s, rules.Policies, saved, ids, kept) })
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +145,7 @@ func (v *previewing) warnUntagged(ctx context.Context) error {
 		if told.Policy == nil {
 			continue
 		}
-		warnings, err := v.p.UntaggedWarnings(ctx, *told.Policy)
+		warnings, err := v.p.Policies.UntaggedWarnings(ctx, *told.Policy)
 		if err != nil {
 			return err
 		}

@@ -10,10 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
-	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -51,7 +53,7 @@ type Options struct {
 	// configuration has stored.
 	Default *policy.Policy
 	// MostPolicies is how many policies a repository, a namespace or the registry may have:
-	// MaxScopePolicies at most, which is the default.
+	// judge.MaxScopePolicies at most, which is the default.
 	MostPolicies int
 	// Grace is the grace period of policies that don't have their own. Default none.
 	Grace time.Duration
@@ -72,7 +74,7 @@ type Options struct {
 	Clock Clock
 	// Store is where the blobs are, for the configurations of images. Nil: policies with the
 	// selectors labels or platforms select nothing.
-	Store Store
+	Store snapshot.Store
 	// Notify queues a notice for webhooks in the given transaction. Nil: no notices are
 	// sent.
 	Notify func(ctx context.Context, tx db.Querier, event string, data any) error
@@ -91,20 +93,23 @@ type Clock interface {
 	CheckTime(ctx context.Context, now time.Time) error
 }
 
-// Pruner stores policies and prunes by them. Its methods may be called concurrently, and
+// Pruner prunes by policies. Its methods may be called concurrently, and
 // any number of processes may have a Pruner on the same database.
 type Pruner struct {
+	// Policies stores the policies by which the pruner prunes. Repositories reads what they judge. Warnings
+	// finds what they surely weren't meant to do. All have the pruner's options.
+	Policies     *policies.Store
+	Repositories *snapshot.Reader
+	Warnings     *warnings.Finder
+
 	opt     Options
 	db      *db.DB
 	catalog *catalog.Catalog
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
-	// previews has the places in which previews and forecasts look at a repository. Each preview has
-	// one place as long as it runs; see lookInOrder. judges has those of Judge. See places.
-	previews, judges chan struct{}
 
-	configured         bool          // used by the loop alone: configure has been done
+	configured         bool          // used by the loop alone: the default policy of the configuration is stored
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next time slice
 	clocks             *string       // by the loop alone: what tellClocks has told; nil: it isn't known
@@ -124,7 +129,6 @@ func New(o Options) (*Pruner, error) {
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Interval = cmp.Or(o.Interval, 30*time.Second)
 	o.Lease = cmp.Or(o.Lease, time.Minute)
-	o.MostPolicies = min(cmp.Or(o.MostPolicies, judge.MaxScopePolicies), judge.MaxScopePolicies)
 	o.Turn = cmp.Or(o.Turn, 10*time.Second)
 	o.JudgeWithin = cmp.Or(o.JudgeWithin, 5*time.Second)
 	o.Batch = cmp.Or(o.Batch, 1000)
@@ -134,24 +138,14 @@ func New(o Options) (*Pruner, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	m := newMetrics(o.Metrics)
 	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, logged: make(map[string]string), lookFor: lookFor}
-	p.previews, p.judges = places(int(o.DB.Pool.Config().MaxConns))
+	p.Policies = policies.New(policies.Options{DB: o.DB, Catalog: o.Catalog, MostPolicies: o.MostPolicies, Grace: o.Grace, Pulls: o.Pulls, Log: o.Log})
+	p.Repositories = snapshot.New(snapshot.Options{DB: o.DB, Background: o.Background, Page: o.Page, Used: o.Used, Settle: o.Settle, Store: o.Store, Log: o.Log})
+	p.Warnings = warnings.New(warnings.Options{Repositories: p.Repositories, Policies: p.Policies, Within: o.JudgeWithin})
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a time slice shares its time
 		Log: o.Log, Metrics: o.Worker,
 	})
 	return p, nil
-}
-
-// places returns the places of previews and of judgements for a pool of so many connections: at most two of
-// each. Who has a place keeps a connection for a snapshot, and needs a second one now and then, such as to
-// read when tags were used. So less than half of the connections are in snapshots: if all were, each
-// would wait for the others. If the pool is too small for that, there is one place for both.
-func places(conns int) (previews, judges chan struct{}) {
-	if n := min(2, (conns-1)/4); n > 0 {
-		return make(chan struct{}, n), make(chan struct{}, n)
-	}
-	one := make(chan struct{}, 1)
-	return one, one
 }
 
 // mayDelete returns an error while no tag may be deleted for its age.
@@ -174,49 +168,6 @@ func (p *Pruner) mayJudge(ctx context.Context, now time.Time) error {
 // returns nil once this time slice has ended, or worker.ErrRunning if Run was already
 // running.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
-
-// Target names the owner of a policy: the whole registry (the zero value), a namespace, or
-// a repository.
-type Target struct {
-	Namespace  string
-	Repository string // path; Namespace is empty then
-}
-
-// Scope is the target's.
-func (t Target) Scope() policy.Scope {
-	switch {
-	case t.Repository != "":
-		return policy.RepositoryScope
-	case t.Namespace != "":
-		return policy.NamespaceScope
-	}
-	return policy.DefaultScope
-}
-
-// String names the target for people.
-func (t Target) String() string {
-	switch t.Scope() {
-	case policy.RepositoryScope:
-		return "repository " + t.Repository
-	case policy.NamespaceScope:
-		return "namespace " + t.Namespace
-	default:
-		return "the registry's defaults"
-	}
-}
-
-func invalid(format string, args ...any) *oci.Error {
-	return oci.Errorf(oci.Unsupported, format, args...).WithStatus(400)
-}
-
-func notFound(format string, args ...any) *oci.Error {
-	return oci.Errorf(oci.NameUnknown, format, args...).WithStatus(404)
-}
-
-func namespaceUnknown(name string) *oci.Error {
-	return oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
-		WithDetail(map[string]string{"name": name})
-}
 
 type metrics struct {
 	deleted, observed, asks, rests, slices, failures, busy, unsettled, unreadable prometheus.Counter

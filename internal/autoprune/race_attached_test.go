@@ -10,11 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-func attachedTag(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
+func attachedTag(image string) string {
+	return "sha256-" + autoprunetest.DigestOf(image).Hex() + ".sig"
+}
 
 // TestAttachedTagStaysWithItsImage: a run has selected a signature together with its image.
 // Before the deletion, a client gives the image another tag, or pushes a tagged index that
@@ -22,19 +26,23 @@ func attachedTag(image string) string { return "sha256-" + digestOf(image).Hex()
 func TestAttachedTagStaysWithItsImage(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(m *middle) error{
-		"tagged":             func(m *middle) error { return m.catalog.PointTag(m.t.Context(), "app/a", "again", digestOf("m1")) },
-		"under an index":     func(m *middle) error { return m.underIndex("index", "m1") },
-		"under two indexes":  func(m *middle) error { return errors.Join(m.underIndex("index", "m1"), m.underIndex("above", "index")) },
-		"tagged and retaken": func(m *middle) error { return m.catalog.PointTag(m.t.Context(), "app/a", "v1", digestOf("m1")) },
+		"tagged": func(m *middle) error {
+			return m.Catalog.PointTag(m.T.Context(), "app/a", "again", autoprunetest.DigestOf("m1"))
+		},
+		"under an index":    func(m *middle) error { return m.underIndex("index", "m1") },
+		"under two indexes": func(m *middle) error { return errors.Join(m.underIndex("index", "m1"), m.underIndex("above", "index")) },
+		"tagged and retaken": func(m *middle) error {
+			return m.Catalog.PointTag(m.T.Context(), "app/a", "v1", autoprunetest.DigestOf("m1"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+			m := inTheMiddle(t, policies.Target{Namespace: "app"})
 			for _, image := range []string{"m1", "m2"} {
-				m.tag(m.a, attachedTag(image), "signature of "+image, 10*day)
+				m.Tag(m.a, attachedTag(image), "signature of "+image, 10*day)
 			}
 			m.timeSlice(func(context.Context, []*judge.Tag) error { return do(m) })
-			got := m.tags(m.a)
+			got := m.Tags(m.a)
 			if !slices.Contains(got, attachedTag("m1")) || slices.Contains(got, attachedTag("m2")) {
 				t.Errorf("there are %v, want the signature of m1 and not that of m2", got)
 			}
@@ -45,8 +53,8 @@ func TestAttachedTagStaysWithItsImage(t *testing.T) {
 
 // underIndex makes a tagged index that lists a manifest.
 func (m *middle) underIndex(name, child string) error {
-	m.tag(m.a, name, name, 0)
-	m.index(m.a, name, child)
+	m.Tag(m.a, name, name, 0)
+	m.Index(m.a, name, child)
 	return nil
 }
 
@@ -56,18 +64,18 @@ func TestAttachedToAttached(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 2, 1000} {
 		r := setup(t, func(o *autoprune.Options) { o.Batch = batch })
-		a := r.repository("app/a")
-		r.tag(a, "new", "new", 0)
-		r.tag(a, "old", "old", 10*day)
+		a := r.Repository("app/a")
+		r.Tag(a, "new", "new", 0)
+		r.Tag(a, "old", "old", 10*day)
 		for image := range 6 { // a chain of signatures, each of the one before
 			below := []string{"old", "s0", "s1", "s2", "s3", "s4"}[image]
-			r.tag(a, attachedTag(below), []string{"s0", "s1", "s2", "s3", "s4", "s5"}[image], 10*day)
+			r.Tag(a, attachedTag(below), []string{"s0", "s1", "s2", "s3", "s4", "s5"}[image], 10*day)
 		}
-		r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
-		preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
-		r.must(err)
+		r.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
+		preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+		r.Must(err)
 		r.run()
-		if got := r.tags(a); !slices.Equal(got, []string{"new"}) || preview.Deleted != 7 {
+		if got := r.Tags(a); !slices.Equal(got, []string{"new"}) || preview.Deleted != 7 {
 			t.Errorf("in batches of %d: %d were to go, and these are left: %v", batch, preview.Deleted, got)
 		}
 		r.consistent()
@@ -78,29 +86,29 @@ func TestAttachedToAttached(t *testing.T) {
 // client pushes the image before the deletion. The signature must stay.
 func TestAttachedTagAwaitsItsImage(t *testing.T) {
 	t.Parallel()
-	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.tag(m.a, attachedTag("late"), "signature", 10*day)
-	m.tag(m.a, attachedTag("never"), "signature", 10*day)
-	id := m.manifest(m.a, "bill", "late as well") // belongs to its image by its subject
-	other := m.manifest(m.a, "other bill", "never at all")
+	m := inTheMiddle(t, policies.Target{Namespace: "app"})
+	m.Tag(m.a, attachedTag("late"), "signature", 10*day)
+	m.Tag(m.a, attachedTag("never"), "signature", 10*day)
+	id := m.Manifest(m.a, "bill", "late as well") // belongs to its image by its subject
+	other := m.Manifest(m.a, "other bill", "never at all")
 	for name, manifest := range map[string]int64{"bill": id, "other-bill": other} {
-		m.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+		m.Exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
 			VALUES ($1, $2, $3, $4, now() - interval '10 days')`, m.a.NamespaceID, m.a.ID, name, manifest)
 	}
 	m.timeSlice(func(context.Context, []*judge.Tag) error {
-		m.manifest(m.a, "late", "")
-		m.manifest(m.a, "late as well", "")
+		m.Manifest(m.a, "late", "")
+		m.Manifest(m.a, "late as well", "")
 		return nil
 	})
-	if got, want := m.tags(m.a), []string{"bill", attachedTag("late")}; !slices.Equal(got, want) {
+	if got, want := m.Tags(m.a), []string{"bill", attachedTag("late")}; !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)
 	}
 }
 
 // prune runs fn in a transaction of the catalog that deletes.
 func (r *registry) prune(fn func(tx autoprune.DeletionTx)) {
-	r.t.Helper()
-	r.must(r.pruner.Deletion(r.t.Context(), func(tx autoprune.DeletionTx) error {
+	r.T.Helper()
+	r.Must(r.pruner.Deletion(r.T.Context(), func(tx autoprune.DeletionTx) error {
 		fn(tx)
 		return nil
 	}))
@@ -109,16 +117,16 @@ func (r *registry) prune(fn func(tx autoprune.DeletionTx)) {
 // refused returns whether a statement failed because another transaction had locked rows
 // that the statement needs.
 func (r *registry) refused(sql string, args ...any) bool {
-	r.t.Helper()
-	err := pgx.BeginFunc(r.t.Context(), r.db.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(r.t.Context(), "SET LOCAL lock_timeout = 50"); err != nil {
+	r.T.Helper()
+	err := pgx.BeginFunc(r.T.Context(), r.DB.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(r.T.Context(), "SET LOCAL lock_timeout = 50"); err != nil {
 			return err
 		}
-		_, err := tx.Exec(r.t.Context(), sql, args...)
+		_, err := tx.Exec(r.T.Context(), sql, args...)
 		return err
 	})
 	if err != nil && !isLockTimeout(err) {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return err != nil
 }
@@ -129,20 +137,20 @@ func (r *registry) refused(sql string, args ...any) bool {
 func TestHeldImages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	ids := make(map[string]int64)
 	for _, name := range []string{"free", "tagged", "below", "index", "above", "lonely", "lonely index"} {
-		ids[name] = r.manifest(a, name, "")
+		ids[name] = r.Manifest(a, name, "")
 	}
-	r.tag(a, "tagged", "tagged", 0)
-	r.tag(a, "above", "above", 0)
-	r.index(a, "above", "index")
-	r.index(a, "index", "below")
-	r.index(a, "lonely index", "lonely")
+	r.Tag(a, "tagged", "tagged", 0)
+	r.Tag(a, "above", "above", 0)
+	r.Index(a, "above", "index")
+	r.Index(a, "index", "below")
+	r.Index(a, "lonely index", "lonely")
 	images := []int64{ids["free"], ids["tagged"], ids["below"], ids["lonely"], 1 << 40}
 	r.prune(func(tx autoprune.DeletionTx) {
 		free, err := tx.LockImages(t.Context(), a, images)
-		r.must(err)
+		r.Must(err)
 		slices.Sort(free)
 		if want := []int64{ids["free"], ids["lonely"]}; !slices.Equal(free, want) {
 			t.Errorf("free are %v, want %v", free, want)
@@ -160,11 +168,11 @@ func TestHeldImages(t *testing.T) {
 	})
 	// A client's transaction that hasn't ended is tagging an image. LockImages waits for
 	// it, and fails with ErrBusy after the lock timeout.
-	tx, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	tx, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	_, err = tx.Exec(t.Context(), `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'y', $3)`,
 		a.NamespaceID, a.ID, ids["free"])
-	r.must(err)
+	r.Must(err)
 	err = r.pruner.Deletion(t.Context(), func(tx autoprune.DeletionTx) error {
 		_, err := tx.LockImages(t.Context(), a, images)
 		return err
@@ -172,7 +180,7 @@ func TestHeldImages(t *testing.T) {
 	if !errors.Is(err, autoprune.ErrBusy) {
 		t.Errorf("held an image that is being tagged: %v", err)
 	}
-	r.must(tx.Rollback(t.Context()))
+	r.Must(tx.Rollback(t.Context()))
 }
 
 // TestHeldRepository: while a transaction has locked a repository with BlockPushes, no
@@ -180,12 +188,12 @@ func TestHeldImages(t *testing.T) {
 func TestHeldRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	here := r.manifest(a, "here", "")
-	alone, follows := r.manifest(a, "alone", "not here"), r.manifest(a, "follows", "here")
+	a := r.Repository("app/a")
+	here := r.Manifest(a, "here", "")
+	alone, follows := r.Manifest(a, "alone", "not here"), r.Manifest(a, "follows", "here")
 	r.prune(func(tx autoprune.DeletionTx) {
 		absent, lonely, err := tx.BlockPushes(t.Context(), a, []oci.DigestPrefix{prefixOf("here"), prefixOf("not here")}, []int64{here, alone, follows})
-		r.must(err)
+		r.Must(err)
 		if absent[prefixOf("here")] || !absent[prefixOf("not here")] || !lonely[alone] || lonely[follows] {
 			t.Errorf("absent: %v, alone: %v", absent, lonely)
 		}
@@ -201,20 +209,20 @@ func TestHeldRepository(t *testing.T) {
 func TestRepositoryThatGoes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	const goes = "SELECT FROM repositories WHERE id = $1 FOR UPDATE" // as the deletion locks it
 	r.prune(func(tx autoprune.DeletionTx) {
 		_, err := tx.LockRepository(t.Context(), a)
-		r.must(err)
+		r.Must(err)
 		if !r.refused(goes, a.ID) {
 			t.Error("the repository could go while its tags were deleted")
 		}
 	})
-	tx, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	tx, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
 	_, err = tx.Exec(t.Context(), goes, a.ID)
-	r.must(err)
+	r.Must(err)
 	lock := func(tx autoprune.DeletionTx) error {
 		if _, err := tx.Exec(t.Context(), "SET LOCAL lock_timeout = 50"); err != nil {
 			return err
@@ -233,9 +241,9 @@ func TestRepositoryThatGoes(t *testing.T) {
 func TestHeldPolicies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	r.tag(a, "v1", "m1", 10*day)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	a := r.Repository("app/a")
+	r.Tag(a, "v1", "m1", 10*day)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
 	looked := false
 	_, pruner := r.replica(func(o *autoprune.Options) {
 		o.Interval = time.Hour
@@ -255,8 +263,8 @@ func TestHeldPolicies(t *testing.T) {
 		})
 	})
 	_, err := pruner.Work(t.Context())
-	r.must(err)
-	if !looked || len(r.tags(a)) != 0 {
-		t.Errorf("looked: %t, tags: %v", looked, r.tags(a))
+	r.Must(err)
+	if !looked || len(r.Tags(a)) != 0 {
+		t.Errorf("looked: %t, tags: %v", looked, r.Tags(a))
 	}
 }

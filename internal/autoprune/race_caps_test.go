@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/testscale"
 )
@@ -56,7 +57,7 @@ func TestCapHoldsWhileTagsCome(t *testing.T) {
 			if by > most || by == 0 {
 				t.Errorf("the policy deleted %d tags of %d: %+v", by, most, d.PerRepository)
 			}
-			if left := value[int](n.registry, "SELECT count(*) FROM tags WHERE name LIKE 'other%'"); left != 0 {
+			if left := autoprunetest.Value[int](n.Registry, "SELECT count(*) FROM tags WHERE name LIKE 'other%'"); left != 0 {
 				t.Errorf("another policy left %d tags", left)
 			}
 			n.consistent()
@@ -101,7 +102,7 @@ func TestCapOfTwoPruners(t *testing.T) {
 		if n.old() != 0 {
 			t.Fatalf("round %d: %d old tags are left", round, n.old())
 		}
-		n.exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
+		n.Exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
 		n.run()
 		for i := range 3 {
 			n.push(i, "old", 4)
@@ -112,7 +113,7 @@ func TestCapOfTwoPruners(t *testing.T) {
 		}
 	}
 	var deleted int64
-	runs := values[int64](n.registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0")
+	runs := autoprunetest.Values[int64](n.Registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0")
 	for _, d := range runs {
 		deleted += d
 	}
@@ -129,12 +130,12 @@ func TestCapAfterKills(t *testing.T) {
 	t.Parallel()
 	n := capped(t, 3, 0)
 	n.policy(n.app, capOf5)
-	n.exec(`CREATE SEQUENCE writes`)
-	n.exec(`CREATE TABLE lives AS SELECT 1000000000::bigint AS writes`)
-	n.exec(`CREATE FUNCTION kill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	n.Exec(`CREATE SEQUENCE writes`)
+	n.Exec(`CREATE TABLE lives AS SELECT 1000000000::bigint AS writes`)
+	n.Exec(`CREATE FUNCTION kill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		IF nextval('writes') > (SELECT writes FROM lives) THEN RAISE EXCEPTION 'killed'; END IF; RETURN NULL; END $$`)
 	for _, table := range []string{"autoprunetaskstatus", "autopruneruns", "autopruneruns_repositories", "autopruneasks", "tags"} {
-		n.exec("CREATE TRIGGER kill BEFORE INSERT OR UPDATE OR DELETE ON " + table + " FOR EACH STATEMENT EXECUTE FUNCTION kill()")
+		n.Exec("CREATE TRIGGER kill BEFORE INSERT OR UPDATE OR DELETE ON " + table + " FOR EACH STATEMENT EXECUTE FUNCTION kill()")
 	}
 	slices := func(o *autoprune.Options) { o.Batch, o.Turn = 1, time.Nanosecond }
 	_, victim := n.replica(slices)
@@ -146,20 +147,20 @@ func TestCapAfterKills(t *testing.T) {
 		}
 		n.run()
 		n.approve(n.asks(6), 6)
-		n.exec("UPDATE lives SET writes = $1", writes)
-		n.exec("ALTER SEQUENCE writes RESTART")
+		n.Exec("UPDATE lives SET writes = $1", writes)
+		n.Exec("ALTER SEQUENCE writes RESTART")
 		var err error
 		for err == nil && n.old() > 0 {
 			_, err = victim.Work(t.Context())
 		}
-		n.exec("UPDATE lives SET writes = 1000000000")
-		n.exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
+		n.Exec("UPDATE lives SET writes = 1000000000")
+		n.Exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
 		n.run()
 		n.run()
 		if n.quiet(); n.old() != 0 {
 			t.Fatalf("killed before write %d (%v), %d old tags are left", writes, err, n.old())
 		}
-		if got := values[int64](n.registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0"); len(got) != rounds || got[len(got)-1] != 6 {
+		if got := autoprunetest.Values[int64](n.Registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0"); len(got) != rounds || got[len(got)-1] != 6 {
 			t.Fatalf("killed before write %d (%v), the runs deleted %v", writes, err, got)
 		}
 		if err == nil {
@@ -186,16 +187,16 @@ func TestAskWhileNamespaceIsDeleted(t *testing.T) {
 		}
 	})
 	n.policy(n.app, capOf5)
-	deletion, err := n.db.Pool.Begin(t.Context())
-	n.must(err)
+	deletion, err := n.DB.Pool.Begin(t.Context())
+	n.Must(err)
 	defer deletion.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
 	_, err = deletion.Exec(t.Context(), "SELECT FROM top_level_namespaces WHERE name = 'app' FOR UPDATE")
-	n.must(err)
+	n.Must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	go func() {
 		_, err := pruner.Work(ctx)
 		asked <- errors.Join(errors.New("the run ended and no policy asked"), err)
 	}()
-	n.must(<-asked)
+	n.Must(<-asked)
 }

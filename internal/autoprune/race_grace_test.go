@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -23,17 +24,17 @@ func TestAnnouncementWhileNamespaceIsDeleted(t *testing.T) {
 		}
 	})
 	n.repositories(1)
-	n.policy(autoprune.Target{Namespace: "app"}, inGrace)
-	deletion, err := n.db.Pool.Begin(t.Context())
-	n.must(err)
+	n.policy(policies.Target{Namespace: "app"}, inGrace)
+	deletion, err := n.DB.Pool.Begin(t.Context())
+	n.Must(err)
 	defer deletion.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
 	_, err = deletion.Exec(t.Context(), "SELECT FROM top_level_namespaces WHERE name = 'app' FOR UPDATE")
-	n.must(err)
+	n.Must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	go func() {
 		_, err := pruner.Work(ctx)
 		announced <- errors.Join(errors.New("the run ended without an announcement"), err)
 	}()
-	n.must(<-announced)
+	n.Must(<-announced)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/judge"
@@ -19,30 +21,6 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// holds returns the holds of the registry's database.
-func (r *registry) holds() *hold.Holds {
-	r.t.Helper()
-	h, err := hold.New(hold.Options{DB: r.db, Log: quiet})
-	r.must(err)
-	return h
-}
-
-// hold lets the reporter prod of a namespace hold the manifests with these names, and no others.
-func (r *registry) hold(namespace string, manifests ...string) hold.Reported {
-	r.t.Helper()
-	done, err := r.report(context.WithoutCancel(r.t.Context()), namespace, manifests...)
-	r.must(err)
-	return done
-}
-
-func (r *registry) report(ctx context.Context, namespace string, manifests ...string) (hold.Reported, error) {
-	report := hold.Report{Full: true, By: hold.By{MayEnd: true}}
-	for _, name := range manifests {
-		report.Items = append(report.Items, hold.Item{Digest: digestOf(name), UsedBy: "pod " + name})
-	}
-	return r.holds().Report(ctx, hold.Place{Namespace: namespace, Reporter: "prod"}, report)
-}
-
 const old = `{"method": "creation_date", "olderThan": "1d"}`
 
 // TestHeldTagsStay: a run and a preview leave the tags of held manifests, of their relatives and
@@ -50,32 +28,32 @@ const old = `{"method": "creation_date", "olderThan": "1d"}`
 func TestHeldTagsStay(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 4 })
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	for _, name := range []string{"plain", "other", "index", "child", "sibling", "image"} {
-		r.tag(a, name, name, 10*day)
+		r.Tag(a, name, name, 10*day)
 	}
-	r.exec(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
-		SELECT $1, $2, p, c FROM unnest($4::bigint[]) AS c, (SELECT $3::bigint AS p) x`, a.NamespaceID, a.ID, r.manifest(a, "index", ""),
-		[]int64{r.manifest(a, "child", ""), r.manifest(a, "sibling", "")})
-	r.manifest(a, "signature", "image")
-	r.tag(a, "signature", "signature", 10*day)
-	r.tag(a, "sha256-"+digestOf("image").Hex()+".sig", "cosigned", 10*day)
-	r.tag(a, "sha256-"+digestOf("plain").Hex()+".sig", "cosigned2", 10*day)
-	r.tag(a, "sha256-"+digestOf("absent").Hex()+".sig", "cosigned3", 10*day) // an orphan
-	r.manifest(a, "signature2", "absent2")
-	r.tag(a, "orphan2", "signature2", 10*day)
-	r.tag(a, "orphan3", "orphan3", 10*day)
-	r.policy(autoprune.Target{Namespace: "app"}, old)
-	r.hold("app", "child", "image", "absent", "absent2", "never there")
+	r.Exec(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+		SELECT $1, $2, p, c FROM unnest($4::bigint[]) AS c, (SELECT $3::bigint AS p) x`, a.NamespaceID, a.ID, r.Manifest(a, "index", ""),
+		[]int64{r.Manifest(a, "child", ""), r.Manifest(a, "sibling", "")})
+	r.Manifest(a, "signature", "image")
+	r.Tag(a, "signature", "signature", 10*day)
+	r.Tag(a, "sha256-"+autoprunetest.DigestOf("image").Hex()+".sig", "cosigned", 10*day)
+	r.Tag(a, "sha256-"+autoprunetest.DigestOf("plain").Hex()+".sig", "cosigned2", 10*day)
+	r.Tag(a, "sha256-"+autoprunetest.DigestOf("absent").Hex()+".sig", "cosigned3", 10*day) // an orphan
+	r.Manifest(a, "signature2", "absent2")
+	r.Tag(a, "orphan2", "signature2", 10*day)
+	r.Tag(a, "orphan3", "orphan3", 10*day)
+	r.policy(policies.Target{Namespace: "app"}, old)
+	r.Hold("app", "child", "image", "absent", "absent2", "never there")
 	want := []string{
-		"child", "image", "index", "orphan2", "sha256-" + digestOf("absent").Hex() + ".sig",
-		"sha256-" + digestOf("image").Hex() + ".sig", "sibling", "signature",
+		"child", "image", "index", "orphan2", "sha256-" + autoprunetest.DigestOf("absent").Hex() + ".sig",
+		"sha256-" + autoprunetest.DigestOf("image").Hex() + ".sig", "sibling", "signature",
 	}
 	slices.Sort(want)
-	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
-	r.must(err)
+	preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+	r.Must(err)
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, want) {
+	if got := r.Tags(a); !slices.Equal(got, want) {
 		t.Errorf("there are %q\nwant %q", got, want)
 	}
 	if preview.Deleted != 4 || preview.Reasons[judge.Held] == 0 {
@@ -87,13 +65,13 @@ func TestHeldTagsStay(t *testing.T) {
 		}
 	}
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
-	r.must(err)
+	r.Must(err)
 	if runs[0].Deleted != 4 || runs[0].Held == 0 || runs[0].HeldBy["prod"] != runs[0].Held {
 		t.Errorf("the run: %+v", runs[0])
 	}
-	r.exec("UPDATE holdreporters SET expires_at = now() - interval '1 second'")
+	r.Exec("UPDATE holdreporters SET expires_at = now() - interval '1 second'")
 	r.run()
-	if got := r.tags(a); len(got) != 0 {
+	if got := r.Tags(a); len(got) != 0 {
 		t.Errorf("after the lease there are %q", got)
 	}
 	r.consistent()
@@ -104,14 +82,14 @@ func TestHeldTagsStay(t *testing.T) {
 func TestHoldCountsNothing(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	for i := range 6 {
-		r.tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i+1)*day)
+		r.Tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i+1)*day)
 	}
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 2}`)
-	r.hold("app", "m0", "m4")
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 2}`)
+	r.Hold("app", "m0", "m4")
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v4"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0", "v1", "v4"}) {
 		t.Errorf("there are %q, want the newest two and the held one", got)
 	}
 }
@@ -120,12 +98,12 @@ func TestHoldCountsNothing(t *testing.T) {
 // them. The look in the deletion's transaction must find it.
 func TestHeldMeanwhile(t *testing.T) {
 	t.Parallel()
-	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m := inTheMiddle(t, policies.Target{Namespace: "app"})
 	m.timeSlice(func(context.Context, []*judge.Tag) error {
-		m.hold("app", "m2")
+		m.Hold("app", "m2")
 		return nil
 	})
-	if got := m.tags(m.a); !slices.Equal(got, []string{"v2"}) {
+	if got := m.Tags(m.a); !slices.Equal(got, []string{"v2"}) {
 		t.Errorf("there are %v, want v2", got)
 	}
 }
@@ -136,21 +114,21 @@ func TestHeldMeanwhile(t *testing.T) {
 func TestReportWaitsForDeletion(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	patient, err := db.Open(t.Context(), db.Options{DSN: r.dsn, ApplicationName: "pruner", LockTimeout: 20 * time.Second, Log: quiet})
-	r.must(err)
+	patient, err := db.Open(t.Context(), db.Options{DSN: r.DSN, ApplicationName: "pruner", LockTimeout: 20 * time.Second, Log: quiet})
+	r.Must(err)
 	t.Cleanup(patient.Close)
 	_, r.pruner = r.replica(func(o *autoprune.Options) { o.Background, o.Batch = patient, 1 })
-	a := r.repository("app/a")
-	r.tag(a, "v1", "m1", 10*day)
-	r.tag(a, "v2", "m2", 10*day)
-	r.policy(autoprune.Target{Namespace: "app"}, old)
+	a := r.Repository("app/a")
+	r.Tag(a, "v1", "m1", 10*day)
+	r.Tag(a, "v2", "m2", 10*day)
+	r.policy(policies.Target{Namespace: "app"}, old)
 
 	// The trigger of the first deletion waits for this session, which has its row in the queue.
-	blocker, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	blocker, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	defer blocker.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it was committed
-	_, err = blocker.Exec(t.Context(), "SELECT FROM gc_manifest_review_queue WHERE manifest_id = $1 FOR UPDATE", r.manifest(a, "m1", ""))
-	r.must(err)
+	_, err = blocker.Exec(t.Context(), "SELECT FROM gc_manifest_review_queue WHERE manifest_id = $1 FOR UPDATE", r.Manifest(a, "m1", ""))
+	r.Must(err)
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		for range 3 {
@@ -162,7 +140,7 @@ func TestReportWaitsForDeletion(t *testing.T) {
 	r.until("the deletion stalls", "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'pruner' AND wait_event_type = 'Lock' AND datname = current_database())")
 	reported := make(chan hold.Reported, 1)
 	wait.Go(func() {
-		done, err := r.report(context.WithoutCancel(t.Context()), "app", "m1", "m2")
+		done, err := r.Report(context.WithoutCancel(t.Context()), "app", "m1", "m2")
 		if err != nil {
 			t.Error(err)
 		}
@@ -176,19 +154,19 @@ func TestReportWaitsForDeletion(t *testing.T) {
 		t.Error("the report was acknowledged before the deletion was committed")
 	default:
 	}
-	r.must(blocker.Commit(t.Context()))
+	r.Must(blocker.Commit(t.Context()))
 	wait.Wait()
-	if got := r.tags(a); !slices.Equal(got, []string{"v2"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v2"}) {
 		t.Errorf("there are %v, want v2: it was held before its deletion looked", got)
 	}
 }
 
 // until waits until a query returns true.
 func (r *registry) until(what, sql string) {
-	r.t.Helper()
-	for began := time.Now(); !value[bool](r, sql); {
+	r.T.Helper()
+	for began := time.Now(); !autoprunetest.Value[bool](r.Registry, sql); {
 		if time.Since(began) > time.Minute {
-			r.t.Fatalf("never: %s", what)
+			r.T.Fatalf("never: %s", what)
 		}
 	}
 }
@@ -200,9 +178,9 @@ func TestHoldsStorm(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page, o.Turn = 3, 7, 20*time.Millisecond })
 	_, second := r.replica(func(o *autoprune.Options) { o.Batch, o.Page, o.Turn = 2, 5, 10*time.Millisecond })
-	a := r.repository("app/a")
-	r.policy(autoprune.Target{Namespace: "app"}, old)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
+	a := r.Repository("app/a")
+	r.policy(policies.Target{Namespace: "app"}, old)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var workers, clients sync.WaitGroup
@@ -216,27 +194,27 @@ func TestHoldsStorm(t *testing.T) {
 		})
 	}
 	// This trigger makes each task due again at once.
-	r.exec(`CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.last_ran_ms := NULL; RETURN NEW; END'`)
-	r.exec(`CREATE TRIGGER again BEFORE UPDATE ON autoprunetaskstatus FOR EACH ROW WHEN (NEW.run IS NULL) EXECUTE FUNCTION again()`)
+	r.Exec(`CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.last_ran_ms := NULL; RETURN NEW; END'`)
+	r.Exec(`CREATE TRIGGER again BEFORE UPDATE ON autoprunetaskstatus FOR EACH ROW WHEN (NEW.run IS NULL) EXECUTE FUNCTION again()`)
 	// This trigger keeps each deletion busy for a while between its look for holds and its commit.
-	r.exec(`CREATE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM count(*) FROM generate_series(1, 300000); RETURN NULL; END'`)
-	r.exec("CREATE TRIGGER busy AFTER DELETE ON tags FOR EACH STATEMENT EXECUTE FUNCTION busy()")
+	r.Exec(`CREATE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM count(*) FROM generate_series(1, 300000); RETURN NULL; END'`)
+	r.Exec("CREATE TRIGGER busy AFTER DELETE ON tags FOR EACH STATEMENT EXECUTE FUNCTION busy()")
 	var kept atomic.Int64
 	for c := range 3 {
 		clients.Go(func() {
-			h, place := r.holds(), hold.Place{Namespace: "app", Reporter: fmt.Sprintf("r%d", c)}
+			h, place := r.Holds(), hold.Place{Namespace: "app", Reporter: fmt.Sprintf("r%d", c)}
 			var former []oci.Digest // whose hold ends with the report of the next
 			for round := 0; ctx.Err() == nil; round++ {
 				name := fmt.Sprintf("c%d-%d", c, round)
-				r.tag(a, name, name, 10*day)
-				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{By: hold.By{MayEnd: true}, Items: []hold.Item{{Digest: digestOf(name)}}, Remove: former})
-				former = []oci.Digest{digestOf(name)}
-				r.must(err)
-				there := value[bool](r, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name)
+				r.Tag(a, name, name, 10*day)
+				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{By: hold.By{MayEnd: true}, Items: []hold.Item{{Digest: autoprunetest.DigestOf(name)}}, Remove: former})
+				former = []oci.Digest{autoprunetest.DigestOf(name)}
+				r.Must(err)
+				there := autoprunetest.Value[bool](r.Registry, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name)
 				deleted := "SELECT count(*) FROM auditlog WHERE tag = $1"
 				for range 5 {
-					if now := value[bool](r, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name); there != now {
-						t.Errorf("%s was there when its hold was acknowledged, and went (%d deletions)", name, value[int](r, deleted, name))
+					if now := autoprunetest.Value[bool](r.Registry, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name); there != now {
+						t.Errorf("%s was there when its hold was acknowledged, and went (%d deletions)", name, autoprunetest.Value[int](r.Registry, deleted, name))
 						return
 					}
 				}
@@ -246,7 +224,9 @@ func TestHoldsStorm(t *testing.T) {
 			}
 		})
 	}
-	gone := func() int { return value[int](r, "SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete'") }
+	gone := func() int {
+		return autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete'")
+	}
 	tooLittle := func() bool { return kept.Load() < 10 || gone() < 10 }
 	pause := testscale.Pick(3*time.Second, 30*time.Second)
 	for most := time.Now().Add(pause + 2*time.Minute); worker.Sleep(ctx, pause) == nil && tooLittle() && time.Now().Before(most); {

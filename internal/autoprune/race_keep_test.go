@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -15,16 +16,16 @@ import (
 // that the rule keeps.
 func TestKeepRuleSavedMeanwhile(t *testing.T) {
 	t.Parallel()
-	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m := inTheMiddle(t, policies.Target{Namespace: "app"})
 	m.timeSlice(func(context.Context, []*judge.Tag) error {
-		m.registry.policy(autoprune.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "9y", "keep": [{"tagPattern": "2$"}]}`)
+		m.registry.policy(policies.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "9y", "keep": [{"tagPattern": "2$"}]}`)
 		return nil
 	})
-	if got := m.tags(m.a); !slices.Contains(got, "v2") {
+	if got := m.Tags(m.a); !slices.Contains(got, "v2") {
 		t.Errorf("there are %v, want v2, too", got)
 	}
 	m.run()
-	if got := m.tags(m.a); !slices.Equal(got, []string{"v2"}) {
+	if got := m.Tags(m.a); !slices.Equal(got, []string{"v2"}) {
 		t.Errorf("after another run there are %v, want v2", got)
 	}
 }
@@ -49,12 +50,12 @@ func TestUsedWithinLooksAgain(t *testing.T) {
 			return next(ctx, repository, tags)
 		}
 	})
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	for name, age := range map[string]time.Duration{"v1": 10 * day, "v2": 10 * day, "v3": 2 * day, "w1": 10 * day} {
-		r.tag(a, name, name, age)
+		r.Tag(a, name, name, age)
 	}
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
-	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 100, "tagPattern": "^v", "keep": [{"usedWithin": "5d"}]}`)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.policy(policies.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 100, "tagPattern": "^v", "keep": [{"usedWithin": "5d"}]}`)
 	m.do = func(_ context.Context, tags []*judge.Tag) error {
 		for _, one := range tags {
 			if one.Name == "v2" {
@@ -64,7 +65,7 @@ func TestUsedWithinLooksAgain(t *testing.T) {
 		return nil
 	}
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v2", "v3"}) || !m.done {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v2", "v3"}) || !m.done {
 		t.Errorf("there are %v, want v2 and v3; the use came meanwhile: %v", got, m.done)
 	}
 	if !asked["v1"] || !asked["v2"] || asked["v3"] || asked["w1"] {
@@ -78,26 +79,26 @@ func TestUsedWithinLooksAgain(t *testing.T) {
 func TestKeepStaysAfterUndo(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	for name, age := range map[string]time.Duration{"a": 2 * day, "b": 3 * day, "c": 4 * day, "d": 5 * day} {
-		r.tag(a, name, name, age)
+		r.Tag(a, name, name, age)
 	}
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "keep": [{"newest": 2}]}`)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "keep": [{"newest": 2}]}`)
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"a", "b"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"a", "b"}) {
 		t.Fatalf("there are %v, want a and b", got)
 	}
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
-	r.must(err)
+	r.Must(err)
 	undone, err := r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	r.must(err)
-	r.exec("DELETE FROM tags WHERE name = 'a'")
-	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "1h"}`)
-	r.tag(a, "e", "e", 6*day)
-	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
-	r.must(err)
+	r.Must(err)
+	r.Exec("DELETE FROM tags WHERE name = 'a'")
+	r.policy(policies.Target{Repository: "app/a"}, `{"method": "creation_date", "olderThan": "1h"}`)
+	r.Tag(a, "e", "e", 6*day)
+	preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+	r.Must(err)
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"b", "c", "d", "e"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"b", "c", "d", "e"}) {
 		t.Errorf("there are %v, want b and e, which are counted, and c and d, which are newer than e", got)
 	}
 	if undone.Restored != 2 || preview.Deleted != 0 || preview.Reasons[judge.KeptNewest] != 4 {

@@ -10,6 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/testscale"
@@ -41,15 +44,15 @@ func TestPreviewEqualsRun(t *testing.T) {
 			if l.rnd.IntN(2) == 0 { // what an undo has restored is exempt
 				l.run()
 				runs, _, err := r.pruner.Runs(t.Context(), "n", "", 1)
-				r.must(err)
+				r.Must(err)
 				_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-				r.must(err)
-				r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.+|a"}`) // fill makes no such policy
+				r.Must(err)
+				r.policy(policies.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.+|a"}`) // fill makes no such policy
 			}
 			l.collect()
-			before, entries := l.bytes(), value[int64](r, "SELECT COALESCE(max(id), 0) FROM auditlog")
-			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "n"}, autoprune.PreviewOptions{Limit: 10_000})
-			r.must(err)
+			before, entries := l.bytes(), autoprunetest.Value[int64](r.Registry, "SELECT COALESCE(max(id), 0) FROM auditlog")
+			preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "n"}, autoprune.PreviewOptions{Limit: 10_000})
+			r.Must(err)
 			r.run()
 			var going []string
 			for _, tag := range preview.Going {
@@ -58,7 +61,7 @@ func TestPreviewEqualsRun(t *testing.T) {
 					attached++
 				}
 			}
-			gone := values[string](r, `SELECT repository || ':' || tag || ' ' || (detail ->> 'code') || ' ' || policy FROM auditlog
+			gone := autoprunetest.Values[string](r.Registry, `SELECT repository || ':' || tag || ' ' || (detail ->> 'code') || ' ' || policy FROM auditlog
 				WHERE kind = 'autoprune_tag_delete' AND id > $1`, entries)
 			slices.Sort(going)
 			slices.Sort(gone)
@@ -87,14 +90,14 @@ type library struct {
 func (l *library) one(list ...string) string { return list[l.rnd.IntN(len(list))] }
 
 func (l *library) fill() {
-	targets := []catalog.Repository{l.repository("n/a"), l.repository("n/b"), l.repository("other/c")}
+	targets := []catalog.Repository{l.Repository("n/a"), l.Repository("n/b"), l.Repository("other/c")}
 	for _, target := range targets {
 		l.stock(target)
 	}
 	for range 1 + l.rnd.IntN(3) {
-		target := autoprune.Target{Namespace: "n"}
+		target := policies.Target{Namespace: "n"}
 		if l.rnd.IntN(3) == 0 {
-			target = autoprune.Target{Repository: l.one("n/a", "n/b")}
+			target = policies.Target{Repository: l.one("n/a", "n/b")}
 		}
 		text := fmt.Sprintf(`{"method": "number_of_tags", "numTags": %d`, 1+l.rnd.IntN(6))
 		if l.rnd.IntN(2) == 0 {
@@ -102,12 +105,12 @@ func (l *library) fill() {
 		}
 		text += l.one("", "", `, "tagPattern": "a.*"`, `, "tagPattern": "[ab]1?", "tagPatternMatches": false`) + "}"
 		// creating the same policy twice fails, which doesn't matter here
-		if _, err := l.pruner.Create(l.t.Context(), target, parsed(l.t, text)); err != nil && !isAnswer(err) {
-			l.t.Fatal(err)
+		if _, err := l.pruner.Policies.Create(l.T.Context(), target, autoprunetest.Parsed(l.T, text)); err != nil && !isAnswer(err) {
+			l.T.Fatal(err)
 		}
 	}
 	for range l.rnd.IntN(3) {
-		l.must(l.protect(catalog.ProtectionScope{Namespace: "n"}, l.one("a[0-3]", "b.*", `.*\.sig`, "c1|c2", "a7")+l.one("", "|x")))
+		l.Must(l.Protect(catalog.ProtectionScope{Namespace: "n"}, l.one("a[0-3]", "b.*", `.*\.sig`, "c1|c2", "a7")+l.one("", "|x")))
 		if l.rnd.IntN(2) == 0 {
 			break
 		}
@@ -122,7 +125,7 @@ func (l *library) stock(target catalog.Repository) {
 	for i := range plain {
 		for layer := range 10 {
 			if l.rnd.IntN(4) == 0 {
-				l.layer(target, name(i), fmt.Sprintf("layer%d", layer), int64(1)<<layer)
+				l.Layer(target, name(i), fmt.Sprintf("layer%d", layer), int64(1)<<layer)
 			}
 		}
 	}
@@ -130,25 +133,25 @@ func (l *library) stock(target catalog.Repository) {
 	for range l.rnd.IntN(4) { // indexes, also of indexes
 		for child := range all {
 			if l.rnd.IntN(4) == 0 {
-				l.index(target, name(all), name(child))
+				l.Index(target, name(all), name(child))
 			}
 		}
-		l.manifest(target, name(all), "")
+		l.Manifest(target, name(all), "")
 		all++
 	}
 	for range l.rnd.IntN(4) { // referrers, also of referrers and of missing manifests
-		l.manifest(target, name(all), name(l.rnd.IntN(all+2)))
-		l.layer(target, name(all), fmt.Sprintf("bill%d", all), 1<<20)
+		l.Manifest(target, name(all), name(l.rnd.IntN(all+2)))
+		l.Layer(target, name(all), fmt.Sprintf("bill%d", all), 1<<20)
 		all++
 	}
 	for range 5 + l.rnd.IntN(20) {
 		tag := l.one("a", "b", "c", "zz") + fmt.Sprint(l.rnd.IntN(9))
 		if l.rnd.IntN(3) == 0 {
-			tag = "sha256-" + digestOf(name(l.rnd.IntN(all+2))).Hex() + l.one("", ".sig", ".att", ".sbom")
+			tag = "sha256-" + autoprunetest.DigestOf(name(l.rnd.IntN(all+2))).Hex() + l.one("", ".sig", ".att", ".sbom")
 		}
-		l.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+		l.Exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
 			SELECT $1, $2, $3, id, now() - $5::interval FROM manifests WHERE repository_id = $2 AND digest = $4
-			ON CONFLICT DO NOTHING`, target.NamespaceID, target.ID, tag, digestOf(name(l.rnd.IntN(all))).Bytes(),
+			ON CONFLICT DO NOTHING`, target.NamespaceID, target.ID, tag, autoprunetest.DigestOf(name(l.rnd.IntN(all))).Bytes(),
 			time.Duration(l.rnd.IntN(30*24*60))*time.Minute)
 	}
 }
@@ -162,17 +165,17 @@ type manifestRow struct {
 // repeatedly adds manifests that are tagged, listed by a kept index, or whose subject is
 // kept, until there are no more.
 func (l *library) alive() map[int64]bool {
-	l.t.Helper()
+	l.T.Helper()
 	alive := make(map[int64]bool)
-	for _, id := range values[int64](l.registry, "SELECT manifest_id FROM tags") {
+	for _, id := range autoprunetest.Values[int64](l.Registry, "SELECT manifest_id FROM tags") {
 		alive[id] = true
 	}
 	manifests := rowsOf[manifestRow](l.registry, "SELECT id, repository_id, digest, subject_digest FROM manifests")
-	links := rowsOf[autoprune.Link](l.registry, "SELECT parent_id, child_id FROM manifest_references")
+	links := rowsOf[snapshot.Link](l.registry, "SELECT parent_id, child_id FROM manifest_references")
 	for _, m := range manifests {
 		for _, subject := range manifests {
 			if m.Subject != nil && m.Repository == subject.Repository && slices.Equal(m.Subject, subject.Digest) {
-				links = append(links, autoprune.Link{Keeper: subject.ID, Kept: m.ID})
+				links = append(links, snapshot.Link{Keeper: subject.ID, Kept: m.ID})
 			}
 		}
 	}
@@ -189,7 +192,7 @@ func (l *library) alive() map[int64]bool {
 
 // collect deletes the manifests that no tag keeps, as garbage collection would.
 func (l *library) collect() {
-	l.t.Helper()
+	l.T.Helper()
 	var ids []int64
 	for id := range l.alive() {
 		ids = append(ids, id)
@@ -199,14 +202,14 @@ func (l *library) collect() {
 		"DELETE FROM layers WHERE NOT manifest_id = ANY ($1)",
 		"DELETE FROM manifests WHERE NOT id = ANY ($1)",
 	} {
-		l.exec(sql, ids)
+		l.Exec(sql, ids)
 	}
 }
 
 // bytes returns the total size of those blobs that are layers of manifests which tags keep
 // from garbage collection.
 func (l *library) bytes() (sum int64) {
-	l.t.Helper()
+	l.T.Helper()
 	alive, held := l.alive(), make(map[string]int64)
 	for _, layer := range rowsOf[struct {
 		Manifest, Size int64
@@ -223,10 +226,10 @@ func (l *library) bytes() (sum int64) {
 }
 
 func rowsOf[T any](r *registry, sql string, args ...any) []T {
-	r.t.Helper()
-	rows, err := r.db.Pool.Query(r.t.Context(), sql, args...)
-	r.must(err)
+	r.T.Helper()
+	rows, err := r.DB.Pool.Query(r.T.Context(), sql, args...)
+	r.Must(err)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	r.must(err)
+	r.Must(err)
 	return list
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/testscale"
@@ -18,16 +20,16 @@ import (
 // names are long, and the policies' patterns match none of them, but a regular expression
 // takes long to find that out.
 func (r *registry) expensive(namespace string, tags int) {
-	r.t.Helper()
-	target := r.repository(namespace + "/a")
+	r.T.Helper()
+	target := r.Repository(namespace + "/a")
 	for i := range tags {
-		r.tag(target, fmt.Sprintf("%s%03d", strings.Repeat("a", 120), i), "m", 10*day)
+		r.Tag(target, fmt.Sprintf("%s%03d", strings.Repeat("a", 120), i), "m", 10*day)
 	}
 	for i := range 5 {
-		r.policy(autoprune.Target{Namespace: namespace},
+		r.policy(policies.Target{Namespace: namespace},
 			fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dd", "tagPattern": "(a|a?a?){30}(a?){50}!$"}`, i+1))
 	}
-	r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "numTags": 1}`)
+	r.policy(policies.Target{Namespace: namespace}, `{"method": "number_of_tags", "numTags": 1}`)
 }
 
 // TestJudgementSharesItsTime: the evaluation of one repository takes longer than a time
@@ -44,25 +46,25 @@ func TestJudgementSharesItsTime(t *testing.T) {
 			for _, namespace := range namespaces {
 				r.expensive(namespace, slow)
 			}
-			fast := r.repository("fast/a")
-			r.tag(fast, "v1", "m", 10*day)
-			r.policy(autoprune.Target{Namespace: "fast"}, `{"method": "creation_date", "olderThan": "1d"}`)
+			fast := r.Repository("fast/a")
+			r.Tag(fast, "v1", "m", 10*day)
+			r.policy(policies.Target{Namespace: "fast"}, `{"method": "creation_date", "olderThan": "1d"}`)
 			for i, namespace := range append(slices.Clone(namespaces), "fast") { // in this order
-				r.exec(`UPDATE autoprunetaskstatus SET last_ran_ms = $1
+				r.Exec(`UPDATE autoprunetaskstatus SET last_ran_ms = $1
 					WHERE namespace_id = (SELECT id FROM top_level_namespaces WHERE name = $2)`, i+1, namespace)
 			}
 			for range 100 {
-				if value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms < 100") == 0 {
+				if autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms < 100") == 0 {
 					break
 				}
 				_, err := r.pruner.Work(t.Context())
-				r.must(err)
-				if got := r.tags(fast); len(namespaces) == 1 && len(got) != 0 && value[int](r, "SELECT count(*) FROM autopruneruns WHERE namespace <> 'fast' AND state = 'success'") > 0 {
+				r.Must(err)
+				if got := r.Tags(fast); len(namespaces) == 1 && len(got) != 0 && autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns WHERE namespace <> 'fast' AND state = 'success'") > 0 {
 					t.Errorf("when the run of another namespace has ended, fast has %v", got)
 				}
 			}
 			runs, _, err := r.pruner.Runs(t.Context(), "", "", 9)
-			r.must(err)
+			r.Must(err)
 			for _, run := range runs {
 				deleted, tags := int64(slow-1), int64(slow)
 				if run.Namespace == "fast" {
@@ -85,15 +87,15 @@ func TestJudgementSharesItsTime(t *testing.T) {
 func TestTagsAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Turn, o.Batch, o.Page = time.Nanosecond, 7, 11 })
-	a, b := r.repository("app/a"), r.repository("app/b")
+	a, b := r.Repository("app/a"), r.Repository("app/b")
 	for i := range 100 {
-		r.tag(a, fmt.Sprintf("v%03d", i), "m", time.Duration(10+i)*day)
+		r.Tag(a, fmt.Sprintf("v%03d", i), "m", time.Duration(10+i)*day)
 	}
-	r.tag(b, "v1", "m", 0)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 10}`)
+	r.Tag(b, "v1", "m", 0)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 10}`)
 	r.run()
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 9)
-	r.must(err)
+	r.Must(err)
 	if len(runs) != 1 || runs[0].Deleted != 90 || runs[0].Tags != 101 || runs[0].Repositories != 2 {
 		t.Errorf("runs: %+v", runs)
 	}
@@ -105,15 +107,15 @@ func TestTagsAreCountedOnce(t *testing.T) {
 func TestStoppedRunIsTold(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(m *middle) error{
-		"policies": func(m *middle) error { return m.pruner.Delete(m.t.Context(), m.scope, m.policy) },
+		"policies": func(m *middle) error { return m.pruner.Policies.Delete(m.T.Context(), m.scope, m.policy) },
 		"namespace": func(m *middle) error {
-			m.exec("DELETE FROM top_level_namespaces WHERE name = 'app'")
+			m.Exec("DELETE FROM top_level_namespaces WHERE name = 'app'")
 			return nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+			m := inTheMiddle(t, policies.Target{Namespace: "app"})
 			var told []string
 			_, m.pruner = m.replica(m.m.options(&m.registry), func(o *autoprune.Options) {
 				o.Notify = func(_ context.Context, _ db.Querier, event string, data any) error {
@@ -127,7 +129,7 @@ func TestStoppedRunIsTold(t *testing.T) {
 			m.timeSlice(func(context.Context, []*judge.Tag) error { return stop(m) })
 			for range 3 {
 				_, err := m.pruner.Work(t.Context())
-				m.must(err)
+				m.Must(err)
 			}
 			if want := []string{"autoprune.started", "autoprune.finished stopped of app"}; !slices.Equal(told, want) {
 				t.Errorf("told: %v, want %v", told, want)

@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
@@ -148,8 +150,8 @@ var (
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	s := &storm{registry: setup(t)}
-	s.exec(witness)
-	s.must(s.protect(catalog.ProtectionScope{}, "keep.*"))
+	s.Exec(witness)
+	s.Must(s.Protect(catalog.ProtectionScope{}, "keep.*"))
 	for range 4 {
 		_, p := s.replica(func(o *autoprune.Options) {
 			o.Lease, o.Turn, o.Batch, o.Page = 40*time.Millisecond, 30*time.Millisecond, 3, 7
@@ -181,7 +183,7 @@ func unpulled(context.Context, int64, []*judge.Tag) error { return nil }
 // blow lets all clients and workers run for a while, and on a slow machine for longer, until each
 // kind of act has happened once.
 func (s *storm) blow(d time.Duration) {
-	ctx, cancel := context.WithCancel(s.t.Context())
+	ctx, cancel := context.WithCancel(s.T.Context())
 	defer cancel()
 	var all sync.WaitGroup
 	for _, p := range s.pruners {
@@ -195,7 +197,7 @@ func (s *storm) blow(d time.Duration) {
 				}
 				slice, end := context.WithTimeout(context.Background(), limit)
 				if _, err := p.Work(slice); err != nil && slice.Err() == nil {
-					s.t.Errorf("a worker: %v", err)
+					s.T.Errorf("a worker: %v", err)
 				}
 				end()
 			}
@@ -228,16 +230,16 @@ func (s *storm) act(ctx context.Context) {
 	namespace := pick(stormNamespaces)
 	path := namespace + pick([]string{"/a", "/b"})
 	tag := fmt.Sprintf("%s%d", pick([]string{"a", "b", "c"}), rand.IntN(8))
-	target := pick([]autoprune.Target{{}, {Namespace: namespace}, {Namespace: namespace}, {Repository: path}})
+	target := pick([]policies.Target{{}, {Namespace: namespace}, {Namespace: namespace}, {Repository: path}})
 	var err error
 	kind := 0
 	switch n := rand.IntN(100); {
 	case n < 45:
 		s.pushOld(ctx, path, tag, rand.IntN(6))
 	case n < 60:
-		err = s.catalog.PointTag(ctx, path, tag, digestOf(fmt.Sprintf("m%d", rand.IntN(5))))
+		err = s.Catalog.PointTag(ctx, path, tag, autoprunetest.DigestOf(fmt.Sprintf("m%d", rand.IntN(5))))
 	case n < 68:
-		kind, err = 1, s.catalog.DeleteTag(ctx, path, tag)
+		kind, err = 1, s.Catalog.DeleteTag(ctx, path, tag)
 	case n < 80:
 		kind, err = 2, s.changePolicy(ctx, target)
 	case n < 87:
@@ -246,14 +248,14 @@ func (s *storm) act(ctx context.Context) {
 		kind, err = 4, s.undo(ctx)
 	case n < 97:
 		kind = 5
-		s.exec("DELETE FROM repositories WHERE path = $1 AND path NOT LIKE 'n0/%'", path)
+		s.Exec("DELETE FROM repositories WHERE path = $1 AND path NOT LIKE 'n0/%'", path)
 	case n < 98:
-		s.exec("DELETE FROM top_level_namespaces WHERE name = $1 AND name <> 'n0'", namespace)
+		s.Exec("DELETE FROM top_level_namespaces WHERE name = $1 AND name <> 'n0'", namespace)
 	default:
 		err = s.pruners[0].RunNow(ctx, namespace)
 	}
 	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
-		s.t.Errorf("a client was told: %v", err)
+		s.T.Errorf("a client was told: %v", err)
 	}
 	if err == nil {
 		s.done[kind].Add(1)
@@ -263,7 +265,7 @@ func (s *storm) act(ctx context.Context) {
 // pushOld creates or moves a tag, with its manifest, as if a client had pushed them the
 // given number of hours ago.
 func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
-	err := s.db.Tx(ctx, func(tx pgx.Tx) error {
+	err := s.DB.Tx(ctx, func(tx pgx.Tx) error {
 		for _, sql := range []string{
 			"INSERT INTO top_level_namespaces (name) VALUES (split_part($1, '/', 1)) ON CONFLICT DO NOTHING",
 			`INSERT INTO repositories (top_level_namespace_id, path)
@@ -276,7 +278,7 @@ func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
 		return nil
 	})
 	if err == nil {
-		err = s.db.Tx(ctx, func(tx pgx.Tx) error {
+		err = s.DB.Tx(ctx, func(tx pgx.Tx) error {
 			var namespace, repository, manifest int64
 			err := tx.QueryRow(ctx, `SELECT n.id, r.id FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
 				WHERE path = $1 FOR KEY SHARE`, path).Scan(&namespace, &repository)
@@ -290,7 +292,7 @@ func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
 			err = tx.QueryRow(ctx, `INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
 				VALUES ($1, $2, $3, 'application/vnd.oci.image.manifest.v1+json', '{}', 2)
 				ON CONFLICT (top_level_namespace_id, repository_id, digest) DO UPDATE SET total_size = 2 RETURNING id`,
-				namespace, repository, digestOf(name).Bytes()).Scan(&manifest)
+				namespace, repository, autoprunetest.DigestOf(name).Bytes()).Scan(&manifest)
 			if err != nil {
 				return err
 			}
@@ -303,16 +305,16 @@ func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
 		})
 	}
 	if err != nil {
-		s.t.Errorf("pushing %s:%s: %v", path, tag, err)
+		s.T.Errorf("pushing %s:%s: %v", path, tag, err)
 	}
 }
 
-func (s *storm) changePolicy(ctx context.Context, target autoprune.Target) error {
+func (s *storm) changePolicy(ctx context.Context, target policies.Target) error {
 	p := pick(s.pruners)
 	if target.Namespace != "" && rand.IntN(6) == 0 {
-		return p.UseDefaults(ctx, target.Namespace, rand.IntN(2) == 0)
+		return p.Policies.UseDefaults(ctx, target.Namespace, rand.IntN(2) == 0)
 	}
-	list, err := p.List(ctx, target)
+	list, err := p.Policies.List(ctx, target)
 	if err != nil {
 		return err
 	}
@@ -326,31 +328,31 @@ func (s *storm) changePolicy(ctx context.Context, target autoprune.Target) error
 	}
 	switch n := rand.IntN(3); {
 	case n == 0 && len(list) < 2 || len(list) == 0:
-		_, err = p.Create(ctx, target, policy)
+		_, err = p.Policies.Create(ctx, target, policy)
 	case n == 1:
-		err = p.Update(ctx, target, pick(list).ID, policy)
+		err = p.Policies.Update(ctx, target, pick(list).ID, policy)
 	default:
-		err = p.Delete(ctx, target, pick(list).ID)
+		err = p.Policies.Delete(ctx, target, pick(list).ID)
 	}
 	return err
 }
 
 func (s *storm) changeProtection(ctx context.Context, namespace, path string) error {
 	scope := pick([]catalog.ProtectionScope{{}, {Namespace: namespace}, {Repository: path}})
-	rules, _, err := s.catalog.ProtectionRules(ctx, scope, catalog.RulePlace{}, 1000)
+	rules, _, err := s.Catalog.ProtectionRules(ctx, scope, catalog.RulePlace{}, 1000)
 	if err != nil {
 		return err
 	}
 	for _, r := range rules {
 		if r.Pattern.String() != "keep.*" && rand.IntN(3) > 0 {
-			return s.catalog.DeleteProtectionRule(ctx, scope, r.ID)
+			return s.Catalog.DeleteProtectionRule(ctx, scope, r.ID)
 		}
 	}
 	pattern, err := oci.ParseTagPattern(pick([]string{"a[0-3]", "b.*", "c1|c2|c3"}))
 	if err != nil {
 		return err
 	}
-	_, err = s.catalog.CreateProtectionRule(ctx, scope, pattern)
+	_, err = s.Catalog.CreateProtectionRule(ctx, scope, pattern)
 	return err
 }
 
@@ -366,34 +368,34 @@ func (s *storm) undo(ctx context.Context) error {
 
 // settle lets one worker prune until nothing is left to do.
 func (s *storm) settle() {
-	s.t.Helper()
-	s.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s' WHERE lease IS NOT NULL")
+	s.T.Helper()
+	s.Exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s' WHERE lease IS NOT NULL")
 	statistics := func(o *autoprune.Options) {
 		o.Pulls, o.Used = func(context.Context) (judge.PullRecord, error) { return longCounted, nil }, unpulled
 	}
 	_, p := s.replica(statistics) // a new pruner keeps house when it begins
 	for quiet, before := 0, int64(-1); quiet < 20; quiet++ {
-		_, err := p.Work(s.t.Context())
-		s.must(err)
-		if now := value[int64](s.registry, "SELECT sum(deleted)::bigint FROM autopruneruns"); now != before ||
-			value[bool](s.registry, "SELECT EXISTS (SELECT FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms IS NULL)") {
+		_, err := p.Work(s.T.Context())
+		s.Must(err)
+		if now := autoprunetest.Value[int64](s.Registry, "SELECT sum(deleted)::bigint FROM autopruneruns"); now != before ||
+			autoprunetest.Value[bool](s.Registry, "SELECT EXISTS (SELECT FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms IS NULL)") {
 			before, quiet = now, 0
 		}
 	}
 	_, p = s.replica(statistics) // once more, for runs whose task was just deleted
-	_, err := p.Work(s.t.Context())
-	s.must(err)
+	_, err := p.Work(s.T.Context())
+	s.Must(err)
 }
 
 func (s *storm) verify() {
-	s.t.Helper()
+	s.T.Helper()
 	s.consistent()
-	for _, wrong := range values[string](s.registry, "SELECT DISTINCT what FROM wrong LIMIT 20") {
-		s.t.Error(wrong)
+	for _, wrong := range autoprunetest.Values[string](s.Registry, "SELECT DISTINCT what FROM wrong LIMIT 20") {
+		s.T.Error(wrong)
 	}
-	for _, failure := range values[string](s.registry, `SELECT DISTINCT error FROM autopruneruns WHERE state = 'failure'
+	for _, failure := range autoprunetest.Values[string](s.Registry, `SELECT DISTINCT error FROM autopruneruns WHERE state = 'failure'
 		UNION SELECT error FROM autopruneruns_repositories WHERE error IS NOT NULL LIMIT 20`) {
-		s.t.Errorf("a run failed: %s", failure)
+		s.T.Errorf("a run failed: %s", failure)
 	}
 	for what, sql := range map[string]string{
 		"deletions by workers that the audit log doesn't tell, or entries without a deletion": `
@@ -417,17 +419,17 @@ func (s *storm) verify() {
 		"tags that were always protected and are gone": `
 			SELECT count(*) FROM deletions d JOIN repositories r ON r.id = d.repository_id WHERE tag LIKE 'keep%'`,
 	} {
-		if n := value[int](s.registry, sql); n != 0 {
-			s.t.Errorf("%s: %d", what, n)
+		if n := autoprunetest.Value[int](s.Registry, sql); n != 0 {
+			s.T.Errorf("%s: %d", what, n)
 		}
 	}
 	s.verifyRest()
 	for _, what := range s.missing() {
-		s.t.Errorf("there were no %s", what)
+		s.T.Errorf("there were no %s", what)
 	}
-	s.t.Logf("tags deleted by policies: %d, restored: %d, runs: %d, of them stopped: %d; acts: %d pushes, %d deletions, %d of policies, %d of rules, %d undos",
-		value[int](s.registry, "SELECT sum(deleted) FROM autopruneruns"), value[int](s.registry, "SELECT sum(restored) FROM autopruneruns"),
-		value[int](s.registry, "SELECT sum(times) FROM autopruneruns"), value[int](s.registry, "SELECT count(*) FROM autopruneruns WHERE state = 'stopped'"),
+	s.T.Logf("tags deleted by policies: %d, restored: %d, runs: %d, of them stopped: %d; acts: %d pushes, %d deletions, %d of policies, %d of rules, %d undos",
+		autoprunetest.Value[int](s.Registry, "SELECT sum(deleted) FROM autopruneruns"), autoprunetest.Value[int](s.Registry, "SELECT sum(restored) FROM autopruneruns"),
+		autoprunetest.Value[int](s.Registry, "SELECT sum(times) FROM autopruneruns"), autoprunetest.Value[int](s.Registry, "SELECT count(*) FROM autopruneruns WHERE state = 'stopped'"),
 		s.done[0].Load(), s.done[1].Load(), s.done[2].Load(), s.done[3].Load(), s.done[4].Load())
 }
 
@@ -438,7 +440,7 @@ func (s *storm) missing() (list []string) {
 			list = append(list, what)
 		}
 	}
-	if value[int](s.registry, "SELECT count(*) FROM by_bytes") == 0 {
+	if autoprunetest.Value[int](s.Registry, "SELECT count(*) FROM by_bytes") == 0 {
 		list = append(list, "deletions by max_bytes policies")
 	}
 	return list
@@ -456,25 +458,25 @@ type rest struct {
 // verifyRest checks, in a slow and simple way, that no tag is left that the policies should
 // have deleted.
 func (s *storm) verifyRest() {
-	s.t.Helper()
-	rows, err := s.db.Pool.Query(s.t.Context(), `
+	s.T.Helper()
+	rows, err := s.DB.Pool.Query(s.T.Context(), `
 		SELECT r.id, r.path, t.name, COALESCE(t.updated_at, t.created_at) AS pushed, ARRAY(
 			SELECT e.policy FROM autopruneexemptions e
 			JOIN (SELECT uuid, rule_version FROM namespaceautoprunepolicy UNION ALL SELECT uuid, rule_version FROM repositoryautoprunepolicy
 				UNION ALL SELECT uuid, rule_version FROM defaultautoprunepolicy) p ON p.uuid = e.policy AND p.rule_version <= e.version
 			WHERE e.repository_id = r.id AND e.tag_id = t.id)
 		FROM tags t JOIN live_repositories r ON r.id = t.repository_id ORDER BY r.id, pushed DESC, t.name`)
-	s.must(err)
+	s.Must(err)
 	tags, err := pgx.CollectRows(rows, pgx.RowToStructByPos[rest])
-	s.must(err)
-	now := value[time.Time](s.registry, "SELECT now()")
+	s.Must(err)
+	now := autoprunetest.Value[time.Time](s.Registry, "SELECT now()")
 	counts, newer := make(map[string]int64), make(map[string]int64) // by repository and policy
 	for _, one := range tags {
 		namespace, _, _ := strings.Cut(one.Path, "/")
-		target, err := s.catalog.FindRepository(s.t.Context(), one.Path)
-		s.must(err)
-		rules, err := s.catalog.ProtectionIn(s.t.Context(), target.NamespaceID)
-		s.must(err)
+		target, err := s.Catalog.FindRepository(s.T.Context(), one.Path)
+		s.Must(err)
+		rules, err := s.Catalog.ProtectionIn(s.T.Context(), target.NamespaceID)
+		s.Must(err)
 		if slices.ContainsFunc(rules, func(r catalog.ProtectionRule) bool { return r.HoldsIn(target) && r.Pattern.Match(one.Tag) }) {
 			continue
 		}
@@ -500,10 +502,10 @@ func (s *storm) verifyRest() {
 				continue
 			}
 			if p.Number > 0 && counts[key] > p.Number {
-				s.t.Errorf("%s:%s is left, and isn't among the newest %d", one.Path, one.Tag, p.Number)
+				s.T.Errorf("%s:%s is left, and isn't among the newest %d", one.Path, one.Tag, p.Number)
 			}
 			if p.Age > 0 && one.Pushed.Before(now.Add(-p.Age)) {
-				s.t.Errorf("%s:%s is left, and was pushed at %s, more than %s ago", one.Path, one.Tag, one.Pushed, p.Age)
+				s.T.Errorf("%s:%s is left, and was pushed at %s, more than %s ago", one.Path, one.Tag, one.Pushed, p.Age)
 			}
 		}
 	}
@@ -529,8 +531,8 @@ func (p plainPolicy) selects(tag string) bool {
 }
 
 func (s *storm) policies(namespace, path string) []plainPolicy {
-	s.t.Helper()
-	rows, err := s.db.Pool.Query(s.t.Context(), `
+	s.T.Helper()
+	rows, err := s.DB.Pool.Query(s.T.Context(), `
 		SELECT p.uuid, COALESCE(policy::jsonb ->> 'tagPattern', ''), COALESCE((policy::jsonb ->> 'numTags')::bigint, 0),
 			COALESCE((policy::jsonb ->> 'olderThan')::interval, '0'), COALESCE(policy::jsonb -> 'keep', '[]')
 		FROM top_level_namespaces n CROSS JOIN LATERAL (
@@ -542,8 +544,8 @@ func (s *storm) policies(namespace, path string) []plainPolicy {
 			WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = n.id)
 				AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = n.id)) p
 		WHERE n.name = $1`, namespace, path)
-	s.must(err)
+	s.Must(err)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[plainPolicy])
-	s.must(err)
+	s.Must(err)
 	return list
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
 )
@@ -26,41 +28,43 @@ func notice(do func()) func(context.Context, db.Querier, string, any) error {
 	}
 }
 
-func (r *registry) tasks() int { return value[int](r, "SELECT count(*) FROM autoprunetaskstatus") }
+func (r *registry) tasks() int {
+	return autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus")
+}
 
 // TestPolicyComesWhileItsTaskGoes: a worker has found no policy and is about to delete the
 // namespace's task, when a client creates a policy. Whether the worker or the client
 // commits first, the namespace must have a task at the end.
 func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 	t.Parallel()
-	namespace := autoprune.Target{Namespace: "app"}
+	namespace := policies.Target{Namespace: "app"}
 	const text = `{"method": "creation_date", "olderThan": "1d"}`
-	create := func(target autoprune.Target) func(r *registry) {
+	create := func(target policies.Target) func(r *registry) {
 		return func(r *registry) { r.policy(target, text) }
 	}
 	for name, come := range map[string]func(r *registry){
 		"of the namespace":  create(namespace),
-		"of the repository": create(autoprune.Target{Repository: "app/a"}),
-		"of the registry":   create(autoprune.Target{}),
+		"of the repository": create(policies.Target{Repository: "app/a"}),
+		"of the registry":   create(policies.Target{}),
 		// The next three cases insert the policy with SQL and don't raise the version, as
 		// if the code had forgotten to do so.
 		"by hand": func(r *registry) {
-			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid(), id, $1 FROM top_level_namespaces", text)
+			r.Exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid(), id, $1 FROM top_level_namespaces", text)
 		},
 		"by hand, of the repository": func(r *registry) {
-			r.exec("INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) SELECT gen_random_uuid(), top_level_namespace_id, id, $1 FROM repositories", text)
+			r.Exec("INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) SELECT gen_random_uuid(), top_level_namespace_id, id, $1 FROM repositories", text)
 		},
 		"by hand, of the registry": func(r *registry) {
-			r.exec("INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES (gen_random_uuid(), $1)", text)
+			r.Exec("INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES (gen_random_uuid(), $1)", text)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			a := r.repository("app/a")
-			r.tag(a, "v1", "m1", 10*day)
+			a := r.Repository("app/a")
+			r.Tag(a, "v1", "m1", 10*day)
 			id := r.policy(namespace, text)
-			r.must(r.pruner.Delete(t.Context(), namespace, id))
+			r.Must(r.pruner.Policies.Delete(t.Context(), namespace, id))
 			var once sync.Once
 			_, pruner := r.replica(func(o *autoprune.Options) {
 				o.Pulls = func(ctx context.Context) (judge.PullRecord, error) { // all policies were read
@@ -69,13 +73,13 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 				}
 			})
 			_, err := pruner.Work(t.Context())
-			r.must(err)
+			r.Must(err)
 			if r.tasks() != 1 {
 				t.Fatal("the policy has no task")
 			}
 			_, err = pruner.Work(t.Context())
-			r.must(err)
-			if got := r.tags(a); len(got) != 0 {
+			r.Must(err)
+			if got := r.Tags(a); len(got) != 0 {
 				t.Errorf("the policy was not applied: %v", got)
 			}
 		})
@@ -88,23 +92,23 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	r.repository("app/a")
-	namespace := autoprune.Target{Namespace: "app"}
+	r.Repository("app/a")
+	namespace := policies.Target{Namespace: "app"}
 	id := r.policy(namespace, `{"method": "creation_date", "olderThan": "1d"}`)
-	r.must(r.pruner.Delete(t.Context(), namespace, id))
-	tx, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	r.Must(r.pruner.Policies.Delete(t.Context(), namespace, id))
+	tx, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	_, err = tx.Exec(t.Context(), "DELETE FROM autoprunetaskstatus")
-	r.must(err)
+	r.Must(err)
 	made := make(chan error, 1)
 	go func() {
-		_, err := r.pruner.Create(t.Context(), namespace, parsed(t, `{"method": "creation_date", "olderThan": "1d"}`))
+		_, err := r.pruner.Policies.Create(t.Context(), namespace, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "1d"}`))
 		made <- err
 	}()
-	r.await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
-	r.must(tx.Commit(t.Context()))
-	r.must(<-made)
-	if r.tasks() != 1 || value[int](r, "SELECT count(*) FROM namespaceautoprunepolicy") != 1 {
+	r.Await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
+	r.Must(tx.Commit(t.Context()))
+	r.Must(<-made)
+	if r.tasks() != 1 || autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM namespaceautoprunepolicy") != 1 {
 		t.Error("a policy without a task, or the other way round")
 	}
 }
@@ -115,26 +119,26 @@ func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
 func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	namespace := autoprune.Target{Namespace: "app"}
-	r.must(r.pruner.Delete(t.Context(), namespace, r.policy(namespace, `{"method": "number_of_tags", "numTags": 1}`)))
+	a := r.Repository("app/a")
+	namespace := policies.Target{Namespace: "app"}
+	r.Must(r.pruner.Policies.Delete(t.Context(), namespace, r.policy(namespace, `{"method": "number_of_tags", "numTags": 1}`)))
 	var once sync.Once
 	committed := make(chan error, 1)
 	_, pruner := r.replica(func(o *autoprune.Options) {
 		o.Pulls = func(ctx context.Context) (judge.PullRecord, error) { // all policies were read
 			once.Do(func() {
-				tx, err := r.db.Pool.Begin(context.WithoutCancel(ctx))
-				r.must(err)
+				tx, err := r.DB.Pool.Begin(context.WithoutCancel(ctx))
+				r.Must(err)
 				for _, sql := range []string{ // as Create does
 					"UPDATE autoprunetaskstatus SET policies_version = policies_version + 1, last_ran_ms = NULL WHERE namespace_id = $1",
 					`INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy)
 						VALUES (gen_random_uuid(), $1, '{"method": "number_of_tags", "numTags": 1}')`,
 				} {
 					_, err = tx.Exec(ctx, sql, a.NamespaceID)
-					r.must(err)
+					r.Must(err)
 				}
 				go func() {
-					r.await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
+					r.Await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
 					committed <- tx.Commit(context.WithoutCancel(ctx))
 				}()
 			})
@@ -142,47 +146,10 @@ func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 		}
 	})
 	_, err := pruner.Work(t.Context())
-	r.must(err)
-	r.must(<-committed)
+	r.Must(err)
+	r.Must(<-committed)
 	if r.tasks() != 1 {
 		t.Error("the policy has no task")
-	}
-}
-
-// await waits until a query returns true.
-func (r *registry) await(sql string) {
-	r.t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !value[bool](r, sql); {
-		if time.Now().After(end) {
-			r.t.Fatalf("still not so: %s", sql)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// TestDuplicateAtTheSameTime: several clients create equal policies at the same time.
-// Exactly one policy must be saved.
-func TestDuplicateAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	for _, target := range []autoprune.Target{{}, {Namespace: "app"}, {Repository: "app/a"}} {
-		r := setup(t)
-		r.repository("app/a")
-		var all sync.WaitGroup
-		var mu sync.Mutex
-		made := 0
-		for range 6 {
-			all.Go(func() {
-				_, err := r.pruner.Create(t.Context(), target, parsed(t, `{"method": "number_of_tags", "numTags": 7}`))
-				mu.Lock()
-				defer mu.Unlock()
-				if err == nil {
-					made++
-				}
-			})
-		}
-		if all.Wait(); made != 1 {
-			t.Errorf("%s: saved %d times", target, made)
-		}
 	}
 }
 
@@ -194,10 +161,10 @@ func TestOneWorkerEach(t *testing.T) {
 	r := setup(t)
 	names := []string{"a", "b", "c"}
 	for _, name := range names {
-		r.tag(r.repository(name+"/x"), "v1", "m1", 10*day)
-		r.policy(autoprune.Target{Namespace: name}, `{"method": "creation_date", "olderThan": "1d"}`)
+		r.Tag(r.Repository(name+"/x"), "v1", "m1", 10*day)
+		r.policy(policies.Target{Namespace: name}, `{"method": "creation_date", "olderThan": "1d"}`)
 	}
-	r.exec(`UPDATE autoprunetaskstatus t SET last_ran_ms = CASE n.name WHEN 'a' THEN 30 WHEN 'b' THEN 10 ELSE 20 END
+	r.Exec(`UPDATE autoprunetaskstatus t SET last_ran_ms = CASE n.name WHEN 'a' THEN 30 WHEN 'b' THEN 10 ELSE 20 END
 		FROM top_level_namespaces n WHERE n.id = t.namespace_id`)
 	var order []string
 	var within func(depth int) func(*autoprune.Options)
@@ -205,7 +172,7 @@ func TestOneWorkerEach(t *testing.T) {
 		return func(o *autoprune.Options) {
 			o.Interval = time.Hour
 			o.Pulls = func(ctx context.Context) (judge.PullRecord, error) {
-				order = append(order, values[string](r, `SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id
+				order = append(order, autoprunetest.Values[string](r.Registry, `SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id
 					WHERE lease IS NOT NULL ORDER BY last_ran_ms DESC LIMIT 1`)...)
 				if depth < 3 {
 					_, other := r.replica(within(depth + 1))
@@ -218,13 +185,13 @@ func TestOneWorkerEach(t *testing.T) {
 	}
 	_, first := r.replica(within(0))
 	_, err := first.Work(t.Context())
-	r.must(err)
+	r.Must(err)
 	if !slices.Equal(order, []string{"b", "c", "a"}) {
 		t.Errorf("the tasks were taken in the order %v", order)
 	}
 	r.consistent()
-	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE status LIKE 'success: deleted 1 of 1 tag,%' AND lease IS NULL AND run IS NULL"); n != 3 {
-		t.Errorf("%d tasks were done, want 3: %v", n, values[string](r, "SELECT status FROM autoprunetaskstatus"))
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus WHERE status LIKE 'success: deleted 1 of 1 tag,%' AND lease IS NULL AND run IS NULL"); n != 3 {
+		t.Errorf("%d tasks were done, want 3: %v", n, autoprunetest.Values[string](r.Registry, "SELECT status FROM autoprunetaskstatus"))
 	}
 }
 
@@ -233,24 +200,24 @@ func TestOneWorkerEach(t *testing.T) {
 func TestTaskThatIsBeingClaimed(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	r.tag(r.repository("app/a"), "v1", "m1", 10*day)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
-	tx, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	r.Tag(r.Repository("app/a"), "v1", "m1", 10*day)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	tx, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
 	_, err = tx.Exec(t.Context(), "SELECT FROM autoprunetaskstatus FOR UPDATE")
-	r.must(err)
+	r.Must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := r.pruner.Work(ctx); err != nil {
 		t.Errorf("a worker waits for a task that another one claims: %v", err)
 	}
-	if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 0 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns"); n != 0 {
 		t.Errorf("%d runs of a task that another worker claims", n)
 	}
-	r.must(tx.Rollback(t.Context()))
+	r.Must(tx.Rollback(t.Context()))
 	r.run()
-	if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 1 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns"); n != 1 {
 		t.Errorf("%d runs, want 1", n)
 	}
 }
@@ -259,12 +226,12 @@ func TestTaskThatIsBeingClaimed(t *testing.T) {
 // must be queued after it.
 func TestAskedForWhileItRuns(t *testing.T) {
 	t.Parallel()
-	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m := inTheMiddle(t, policies.Target{Namespace: "app"})
 	m.timeSlice(func(ctx context.Context, _ []*judge.Tag) error { return m.pruner.RunNow(ctx, "app") })
 	task, err := m.pruner.Task(t.Context(), "app")
-	m.must(err)
-	if task.Status != "queued" || task.LastRan != nil || len(m.tags(m.a)) != 0 {
-		t.Errorf("the task: %+v, tags: %v", task, m.tags(m.a))
+	m.Must(err)
+	if task.Status != "queued" || task.LastRan != nil || len(m.Tags(m.a)) != 0 {
+		t.Errorf("the task: %+v, tags: %v", task, m.Tags(m.a))
 	}
 }
 
@@ -273,51 +240,51 @@ func TestAskedForWhileItRuns(t *testing.T) {
 // must prune this repository too.
 func TestAskedForBetweenTurns(t *testing.T) {
 	t.Parallel()
-	namespace := autoprune.Target{Namespace: "app"}
+	namespace := policies.Target{Namespace: "app"}
 	for name, ask := range map[string]func(r *registry, policy string) error{
 		"asked": func(r *registry, _ string) error { return r.pruner.RunNow(t.Context(), "app") },
 		"changed": func(r *registry, policy string) error {
-			return r.pruner.Update(t.Context(), namespace, policy, parsed(t, `{"method": "creation_date", "olderThan": "20d"}`))
+			return r.pruner.Policies.Update(t.Context(), namespace, policy, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "20d"}`))
 		},
 		"created": func(r *registry, _ string) error {
-			_, err := r.pruner.Create(t.Context(), namespace, parsed(t, `{"method": "number_of_tags", "numTags": 1}`))
+			_, err := r.pruner.Policies.Create(t.Context(), namespace, autoprunetest.Parsed(t, `{"method": "number_of_tags", "numTags": 1}`))
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t, func(o *autoprune.Options) { o.Turn, o.Interval = time.Nanosecond, time.Hour })
-			a, b := r.repository("app/a"), r.repository("app/b")
+			a, b := r.Repository("app/a"), r.Repository("app/b")
 			policy := r.policy(namespace, `{"method": "creation_date", "olderThan": "1d"}`)
-			r.tag(b, "v1", "m1", 10*day)
+			r.Tag(b, "v1", "m1", 10*day)
 			work := func() { // one time slice
 				t.Helper()
 				_, err := r.pruner.Work(t.Context())
-				r.must(err)
+				r.Must(err)
 			}
 			work()
-			if next := value[int64](r, "SELECT next_repository FROM autoprunetaskstatus"); next != a.ID {
+			if next := autoprunetest.Value[int64](r.Registry, "SELECT next_repository FROM autoprunetaskstatus"); next != a.ID {
 				t.Fatalf("the run is behind repository %d, want %d", next, a.ID)
 			}
 			for i := range 3 {
-				r.tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), 30*day)
+				r.Tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), 30*day)
 			}
-			r.must(ask(r, policy))
-			for value[bool](r, "SELECT run IS NOT NULL FROM autoprunetaskstatus") {
+			r.Must(ask(r, policy))
+			for autoprunetest.Value[bool](r.Registry, "SELECT run IS NOT NULL FROM autoprunetaskstatus") {
 				work()
 			}
 			task, err := r.pruner.Task(t.Context(), "app")
-			r.must(err)
+			r.Must(err)
 			if task.Status != "queued" || task.LastRan != nil {
 				t.Errorf("the task between the runs: %+v", task)
 			}
-			for work(); value[bool](r, "SELECT run IS NOT NULL FROM autoprunetaskstatus"); {
+			for work(); autoprunetest.Value[bool](r.Registry, "SELECT run IS NOT NULL FROM autoprunetaskstatus"); {
 				work()
 			}
-			if got := r.tags(a); len(got) != 0 {
+			if got := r.Tags(a); len(got) != 0 {
 				t.Errorf("the second run has left %v", got)
 			}
-			if n := value[int](r, "SELECT count(*) FROM autopruneruns WHERE state = 'success'"); n != 2 {
+			if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns WHERE state = 'success'"); n != 2 {
 				t.Errorf("%d runs have ended, want 2", n)
 			}
 			if task, err = r.pruner.Task(t.Context(), "app"); err != nil || task.LastRan == nil {
@@ -339,7 +306,7 @@ func TestClientsGoFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+			m := inTheMiddle(t, policies.Target{Namespace: "app"})
 			reads, blocked, begun := 0, make(chan struct{}), false
 			_, pruner := m.replica(func(o *autoprune.Options) {
 				o.Interval = time.Hour
@@ -350,7 +317,7 @@ func TestClientsGoFirst(t *testing.T) {
 						return nil
 					}
 					begun = true
-					tx, err := m.db.Pool.Begin(context.WithoutCancel(ctx))
+					tx, err := m.DB.Pool.Begin(context.WithoutCancel(ctx))
 					if err != nil {
 						return err
 					}
@@ -362,7 +329,7 @@ func TestClientsGoFirst(t *testing.T) {
 						// The worker's lock timeout has passed twice when a database
 						// session has begun to wait for a lock for the third time.
 						for waits, before := 0, false; waits < 3; {
-							waiting := value[bool](m.registry, `SELECT EXISTS (SELECT FROM pg_stat_activity
+							waiting := autoprunetest.Value[bool](m.Registry, `SELECT EXISTS (SELECT FROM pg_stat_activity
 								WHERE datname = current_database() AND wait_event_type = 'Lock')`)
 							if waiting && !before {
 								waits++
@@ -375,13 +342,13 @@ func TestClientsGoFirst(t *testing.T) {
 				}
 			})
 			_, err := pruner.Work(t.Context())
-			m.must(err)
+			m.Must(err)
 			if !begun {
 				t.Fatal("nobody was in the way")
 			}
 			<-blocked
 			runs, _, err := m.pruner.Runs(t.Context(), "app", "", 9)
-			m.must(err)
+			m.Must(err)
 			if len(runs) != 1 || runs[0].State != "success" || runs[0].Deleted != 3 {
 				t.Errorf("runs: %+v", runs)
 			}

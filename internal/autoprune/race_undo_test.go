@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
@@ -24,12 +25,12 @@ func isAnswer(err error) bool {
 // restored them, and the id of the run.
 func undone(t *testing.T) (m *middle, run string) {
 	t.Helper()
-	m = inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m = inTheMiddle(t, policies.Target{Namespace: "app"})
 	m.timeSlice(func(context.Context, []*judge.Tag) error { return nil })
 	runs, _, err := m.pruner.Runs(t.Context(), "app", "", 1)
-	m.must(err)
+	m.Must(err)
 	u, err := m.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	m.must(err)
+	m.Must(err)
 	if u.Restored != 3 {
 		t.Fatalf("undone: %+v", u)
 	}
@@ -48,59 +49,59 @@ func TestExemptionEnds(t *testing.T) {
 		"nothing":          {func(*middle) error { return nil }, []string{"v1", "v2", "v3"}},
 		"it was made anew": {func(m *middle) error { return m.renew("v1") }, []string{"v2", "v3"}},
 		"it was pushed again": {func(m *middle) error {
-			m.exec("UPDATE tags SET updated_at = created_at - interval '1h' WHERE name = 'v1'")
+			m.Exec("UPDATE tags SET updated_at = created_at - interval '1h' WHERE name = 'v1'")
 			return nil
 		}, []string{"v1", "v2", "v3"}},
 		"the policy was saved unchanged": {func(m *middle) error {
-			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, unused))
+			return m.pruner.Policies.Update(m.T.Context(), m.scope, m.policy, autoprunetest.Parsed(m.T, unused))
 		}, []string{"v1", "v2", "v3"}},
 		"its safeguards and keep rules changed, again and again": {func(m *middle) error {
 			for _, more := range []string{`, "maxDeleted": 100`, `, "mode": "observe"`, `, "neverBelow": 1`, `, "keep": [{"newest": 1}]`, ``} {
 				text := strings.TrimSuffix(strings.TrimSpace(unused), "}") + more + "}"
-				if err := m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, text)); err != nil {
+				if err := m.pruner.Policies.Update(m.T.Context(), m.scope, m.policy, autoprunetest.Parsed(m.T, text)); err != nil {
 					return err
 				}
 			}
 			return nil
 		}, []string{"v1", "v2", "v3"}},
 		"its rule changed": {func(m *middle) error {
-			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, `{"method": "creation_date", "olderThan": "1h"}`))
+			return m.pruner.Policies.Update(m.T.Context(), m.scope, m.policy, autoprunetest.Parsed(m.T, `{"method": "creation_date", "olderThan": "1h"}`))
 		}, nil},
 		"its rule changed and came back": {func(m *middle) error {
-			if err := m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, `{"method": "number_of_tags", "numTags": 100}`)); err != nil {
+			if err := m.pruner.Policies.Update(m.T.Context(), m.scope, m.policy, autoprunetest.Parsed(m.T, `{"method": "number_of_tags", "numTags": 100}`)); err != nil {
 				return err
 			}
-			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, unused))
+			return m.pruner.Policies.Update(m.T.Context(), m.scope, m.policy, autoprunetest.Parsed(m.T, unused))
 		}, nil},
 		"somebody ended one": {func(m *middle) error {
-			_, err := m.pruner.EndExemptions(m.t.Context(), m.a.Path, "v2")
+			_, err := m.pruner.Policies.EndExemptions(m.T.Context(), m.a.Path, "v2")
 			return err
 		}, []string{"v1", "v3"}},
 		"somebody ended all": {func(m *middle) error {
-			n, err := m.pruner.EndExemptions(m.t.Context(), m.a.Path, "")
+			n, err := m.pruner.Policies.EndExemptions(m.T.Context(), m.a.Path, "")
 			if err == nil && n != 3 {
-				m.t.Errorf("%d exemptions ended, want 3", n)
+				m.T.Errorf("%d exemptions ended, want 3", n)
 			}
 			return err
 		}, nil},
 		"another policy came": {func(m *middle) error {
-			_, err := m.pruner.Create(m.t.Context(), m.scope, parsed(m.t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v[23]"}`))
+			_, err := m.pruner.Policies.Create(m.T.Context(), m.scope, autoprunetest.Parsed(m.T, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v[23]"}`))
 			return err
 		}, []string{"v1"}},
 		"the policy was made anew": {func(m *middle) error {
-			if err := m.pruner.Delete(m.t.Context(), m.scope, m.policy); err != nil {
+			if err := m.pruner.Policies.Delete(m.T.Context(), m.scope, m.policy); err != nil {
 				return err
 			}
-			_, err := m.pruner.Create(m.t.Context(), m.scope, parsed(m.t, unused))
+			_, err := m.pruner.Policies.Create(m.T.Context(), m.scope, autoprunetest.Parsed(m.T, unused))
 			return err
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m, _ := undone(t)
-			m.must(c.do(m))
+			m.Must(c.do(m))
 			m.run()
-			if got := m.tags(m.a); !slices.Equal(got, c.stay) {
+			if got := m.Tags(m.a); !slices.Equal(got, c.stay) {
 				t.Errorf("there are %v, want %v", got, c.stay)
 			}
 			m.consistent()
@@ -110,10 +111,10 @@ func TestExemptionEnds(t *testing.T) {
 
 // renew makes a tag again that looks the same.
 func (m *middle) renew(tag string) error {
-	m.exec(`WITH gone AS (DELETE FROM tags WHERE name = $1 RETURNING *)
+	m.Exec(`WITH gone AS (DELETE FROM tags WHERE name = $1 RETURNING *)
 		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
 		SELECT top_level_namespace_id, repository_id, 'other', manifest_id, created_at FROM gone`, tag)
-	m.exec("UPDATE tags SET name = $1 WHERE name = 'other'", tag)
+	m.Exec("UPDATE tags SET name = $1 WHERE name = 'other'", tag)
 	return nil
 }
 
@@ -122,8 +123,8 @@ func (m *middle) renew(tag string) error {
 func TestUndoTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	m, run := undone(t)
-	m.exec("DELETE FROM tags")
-	m.exec("UPDATE autopruneruns SET restored = 0")
+	m.Exec("DELETE FROM tags")
+	m.Exec("UPDATE autopruneruns SET restored = 0")
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var restored, exists int64
@@ -139,11 +140,11 @@ func TestUndoTwiceAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if restored != 3 || exists != 9 || value[int64](m.registry, "SELECT restored FROM autopruneruns WHERE id = $1", run) != 3 {
+	if restored != 3 || exists != 9 || autoprunetest.Value[int64](m.Registry, "SELECT restored FROM autopruneruns WHERE id = $1", run) != 3 {
 		t.Errorf("%d were restored and %d existed", restored, exists)
 	}
 	m.run()
-	if got := m.tags(m.a); len(got) != 3 {
+	if got := m.Tags(m.a); len(got) != 3 {
 		t.Errorf("the next run took again: only %v are left", got)
 	}
 }
@@ -154,16 +155,16 @@ func TestUndoTwiceAtOnce(t *testing.T) {
 func TestUndoWhileAManifestGoes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	r.manifest(a, "goes", "")
-	r.manifest(a, "stays", "")
-	deletion, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	a := r.Repository("app/a")
+	r.Manifest(a, "goes", "")
+	r.Manifest(a, "stays", "")
+	deletion, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	defer deletion.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
-	_, err = deletion.Exec(t.Context(), "SELECT FROM manifests WHERE digest = $1 FOR UPDATE", digestOf("goes").Bytes())
-	r.must(err)
-	undo, err := r.db.Pool.Begin(t.Context())
-	r.must(err)
+	_, err = deletion.Exec(t.Context(), "SELECT FROM manifests WHERE digest = $1 FOR UPDATE", autoprunetest.DigestOf("goes").Bytes())
+	r.Must(err)
+	undo, err := r.DB.Pool.Begin(t.Context())
+	r.Must(err)
 	defer undo.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
 	type outcome struct {
 		restored, gone []string
@@ -174,7 +175,7 @@ func TestUndoWhileAManifestGoes(t *testing.T) {
 		var o outcome
 		var tags []catalog.RestoredTag
 		tags, o.err = catalog.RestoreTags(t.Context(), undo, a, []catalog.DeletedTag{
-			{Name: "v1", Digest: digestOf("goes"), Created: time.Now()}, {Name: "v2", Digest: digestOf("stays"), Created: time.Now()}})
+			{Name: "v1", Digest: autoprunetest.DigestOf("goes"), Created: time.Now()}, {Name: "v2", Digest: autoprunetest.DigestOf("stays"), Created: time.Now()}})
 		for _, tag := range tags {
 			switch {
 			case tag.Gone:
@@ -186,7 +187,7 @@ func TestUndoWhileAManifestGoes(t *testing.T) {
 		done <- o
 	}()
 	waits := func() bool {
-		return value[int](r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
+		return autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
 	}
 	for !waits() {
 		select {
@@ -195,9 +196,9 @@ func TestUndoWhileAManifestGoes(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	_, err = deletion.Exec(t.Context(), "DELETE FROM manifests WHERE digest = $1", digestOf("goes").Bytes())
-	r.must(err)
-	r.must(deletion.Commit(t.Context()))
+	_, err = deletion.Exec(t.Context(), "DELETE FROM manifests WHERE digest = $1", autoprunetest.DigestOf("goes").Bytes())
+	r.Must(err)
+	r.Must(deletion.Commit(t.Context()))
 	if o := <-done; o.err != nil || !slices.Equal(o.restored, []string{"v2"}) || !slices.Equal(o.gone, []string{"v1"}) {
 		t.Errorf("the undo: %+v", o)
 	}
@@ -206,16 +207,16 @@ func TestUndoWhileAManifestGoes(t *testing.T) {
 // TestUndoOfARunThatRuns is refused.
 func TestUndoOfARunThatRuns(t *testing.T) {
 	t.Parallel()
-	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m := inTheMiddle(t, policies.Target{Namespace: "app"})
 	m.timeSlice(func(ctx context.Context, _ []*judge.Tag) error {
 		runs, _, err := m.pruner.Runs(ctx, "app", "", 1)
-		m.must(err)
+		m.Must(err)
 		if _, err := m.pruner.Undo(ctx, runs[0].ID, "", time.Minute); !isAnswer(err) {
 			t.Errorf("undone while it ran: %v", err)
 		}
 		return nil
 	})
-	if got := m.tags(m.a); len(got) != 0 {
+	if got := m.Tags(m.a); len(got) != 0 {
 		t.Errorf("there are %v", got)
 	}
 }
@@ -224,12 +225,12 @@ func TestUndoOfARunThatRuns(t *testing.T) {
 func TestExemptionsOfDeletedTags(t *testing.T) {
 	t.Parallel()
 	m, _ := undone(t)
-	m.exec("DELETE FROM tags WHERE name = 'v1'")
+	m.Exec("DELETE FROM tags WHERE name = 'v1'")
 	_, another := m.replica() // which does its first housekeeping
 	_, err := another.Work(t.Context())
-	m.must(err)
-	left := values[string](m.registry, "SELECT t.name FROM autopruneexemptions e JOIN tags t ON t.id = e.tag_id ORDER BY 1")
-	if n := value[int](m.registry, "SELECT count(*) FROM autopruneexemptions"); n != 2 || !slices.Equal(left, []string{"v2", "v3"}) {
+	m.Must(err)
+	left := autoprunetest.Values[string](m.Registry, "SELECT t.name FROM autopruneexemptions e JOIN tags t ON t.id = e.tag_id ORDER BY 1")
+	if n := autoprunetest.Value[int](m.Registry, "SELECT count(*) FROM autopruneexemptions"); n != 2 || !slices.Equal(left, []string{"v2", "v3"}) {
 		t.Errorf("%d exemptions, of %v", n, left)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/policy"
 )
 
 // Events of which notices are sent.
@@ -24,17 +24,9 @@ const (
 
 // StartedNotice is the content of EventStarted.
 type StartedNotice struct {
-	Run       string         `json:"run"`
-	Namespace string         `json:"namespace"`
-	Policies  []NoticePolicy `json:"policies"`
-}
-
-// NoticePolicy is a policy by which the run may delete tags.
-type NoticePolicy struct {
-	ID         string        `json:"uuid"`
-	Scope      policy.Scope  `json:"scope"`
-	Repository int64         `json:"repository_id,omitempty"`
-	Policy     policy.Policy `json:"policy"`
+	Run       string                  `json:"run"`
+	Namespace string                  `json:"namespace"`
+	Policies  []policies.NoticePolicy `json:"policies"`
 }
 
 // FinishedNotice is the content of EventFinished.
@@ -50,12 +42,12 @@ type FinishedNotice struct {
 }
 
 func (u *timeSlice) started() StartedNotice {
-	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
+	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []policies.NoticePolicy{}}
 	l := u.policies
-	for _, s := range l.all() {
-		if s.Problem == "" && s.Policy.Mode == "" && (s.ActiveFrom == nil || l.announced(s)) && l.caps.waits(s) == "" &&
-			l.unconfirmed(s) == "" && l.unreported(&s.Policy) == "" {
-			n.Policies = append(n.Policies, l.notice(s))
+	for _, s := range l.All() {
+		if s.Problem == "" && s.Policy.Mode == "" && (s.ActiveFrom == nil || l.Announced(s)) && u.caps.waits(s) == "" &&
+			l.Unconfirmed(s) == "" && l.Unreported(&s.Policy) == "" {
+			n.Policies = append(n.Policies, l.Notice(s))
 		}
 	}
 	return n
@@ -270,8 +262,8 @@ func (u *timeSlice) finish(ctx context.Context) error {
 	}
 	u.p.metrics.runs.WithLabelValues(r.state).Inc()
 	u.p.metrics.observed.Add(float64(r.would))
-	u.p.metrics.rests.Add(float64(len(u.policies.resting())))
-	u.p.metrics.asks.Add(float64(len(u.caps.asks(u.policies, u.policies.capped()))))
+	u.p.metrics.rests.Add(float64(len(u.policies.Resting())))
+	u.p.metrics.asks.Add(float64(len(u.caps.asks(u.policies, u.policies.WithCaps()))))
 	if r.deleted > 0 || r.failed > 0 {
 		u.p.log.InfoContext(ctx, "pruned a namespace", "namespace", u.task.name, "run", u.task.run, "state", r.state,
 			"tags", r.tags, "deleted", r.deleted, "repositories", r.repositories, "failed", r.failed, "took", r.busy)

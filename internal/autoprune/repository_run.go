@@ -8,8 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -17,8 +18,8 @@ import (
 type repositoryRun struct {
 	slice        *timeSlice
 	target       catalog.Repository
-	saved        []Saved     // the policies of the rules, in the same order
-	rules        judge.Rules // by which the tags are judged
+	saved        []policies.Saved // the policies of the rules, in the same order
+	rules        judge.Rules      // by which the tags are judged
 	observed     observed
 	tallies      map[string]tally // by policy
 	pages        int              // number of pages that were read
@@ -74,7 +75,20 @@ func (v *repositoryRun) alive(ctx context.Context) error {
 	return v.slice.p.stillThere(ctx, v.target)
 }
 
-// step is called for every stepTags-th tag. When the time slice is over, it pauses the
+// stillThere returns errGone if the repository was deleted.
+func (p *Pruner) stillThere(ctx context.Context, t catalog.Repository) error {
+	var lives bool
+	err := p.opt.Background.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE id = $1)", t.ID).Scan(&lives)
+	if err != nil {
+		return fmt.Errorf("looking for repository %s: %w", t.Path, err)
+	}
+	if !lives {
+		return errGone
+	}
+	return nil
+}
+
+// step is called now and then (snapshot.TagReader.Step). When the time slice is over, it pauses the
 // slice for other namespaces (share). Once the deletion of the repository's tags has taken
 // as long as Evaluate took, it instead ends the slice with errSliceOver; not earlier,
 // because the next time slice has to evaluate the repository again. While `finishing` is
@@ -98,16 +112,16 @@ func (v *repositoryRun) step(ctx context.Context) error {
 // image is missing. Its snapshot stays open and is read again for the deletion, so that the
 // verdict on each tag needn't be kept in memory. The transactions that delete skip tags
 // that have changed since the snapshot.
-func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules judge.Rules) error {
+func (v *repositoryRun) prune(ctx context.Context, s *snapshot.Snapshot, rules judge.Rules) error {
 	u := v.slice
 	rules.Now = s.Now
 	v.rules = rules
-	r := tagReader{p: u.p, s: s, target: v.target, saved: v.saved, alive: v.alive, step: v.step, memory: u.page}
-	defer func() { u.page = r.memory }()
+	r := v.reader(s, rules.Policies)
+	defer func() { u.page = r.Memory }()
 	began := u.busy()
-	verdict, err := judge.Evaluate(rules, r.repository(ctx))
+	verdict, err := judge.Evaluate(rules, r.Repository(ctx))
 	if err == nil && rules.Undecided() {
-		err = v.observe(ctx, &r, rules, verdict)
+		err = v.observe(ctx, r, rules, verdict)
 	}
 	if errors.Is(err, errSliceOver) {
 		v.cut = true
@@ -116,18 +130,18 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules judge.Rule
 	if err != nil {
 		return err
 	}
-	r.verdicts = []*judge.Verdict{verdict}
+	r.Verdicts = []*judge.Verdict{verdict}
 	v.deleting = u.busy()
 	v.judging = v.deleting - began
 	for _, n := range verdict.Notices() {
 		u.notices[v.saved[n.Policy].ID] = n.Text
 	}
-	v.tags = v.earlierDeleted + r.seen
+	v.tags = v.earlierDeleted + r.Seen
 	if !verdict.HasCandidates() {
 		return nil
 	}
 	attached := false
-	err = v.each(ctx, &r, verdict, func(g candidate) bool {
+	err = v.each(ctx, r, verdict, func(g candidate) bool {
 		attached = attached || g.attached
 		return !g.attached
 	}, v.deleteTags)
@@ -138,7 +152,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules judge.Rule
 	cut := v.cut
 	for before := int64(-1); u.deleted > before; { // a deleted attached tag may have been the image of others
 		before, v.cut, v.stillReached = u.deleted, false, false
-		if err := v.each(ctx, &r, verdict, func(g candidate) bool { return g.attached }, v.deleteAttached); err != nil {
+		if err := v.each(ctx, r, verdict, func(g candidate) bool { return g.attached }, v.deleteAttached); err != nil {
 			return err
 		}
 		if cut = cut || v.cut; v.cut || !v.stillReached {
@@ -149,19 +163,24 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules judge.Rule
 	return nil
 }
 
+// reader returns a reader of the repository's tags, which uses the buffer of the time slice.
+func (v *repositoryRun) reader(s *snapshot.Snapshot, applied []judge.Applied) *snapshot.TagReader {
+	r := v.slice.p.Repositories.Tags(s, applied, v.alive)
+	r.Step, r.Memory = v.step, v.slice.page
+	return r
+}
+
 // candidate is a tag that may be deleted, and why.
 type candidate struct {
-	tagRow
-	tag      judge.Tag
+	snapshot.Tag
 	decision judge.Decision
 	reason   string
 	attached bool // it belongs to an image, in the repository or missing
-	holders  []hold.Holder
 }
 
 // each passes the tags that the verdict deletes, and for which `want` returns true, to the
 // function `del` in batches, until all tags were read or the time slice is over.
-func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *judge.Verdict, want func(candidate) bool,
+func (v *repositoryRun) each(ctx context.Context, r *snapshot.TagReader, verdict *judge.Verdict, want func(candidate) bool,
 	del func(ctx context.Context, verdict *judge.Verdict, batch []candidate) error,
 ) error {
 	batch := v.slice.batch[:0]
@@ -174,7 +193,7 @@ func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *judge.V
 		batch = batch[:0]
 		return v.deleteBatch(ctx, verdict, list, del)
 	}
-	for t, err := range r.tags(ctx) {
+	for read, err := range r.Tags(ctx) {
 		if errors.Is(err, errSliceOver) {
 			v.cut = true
 			break
@@ -182,18 +201,19 @@ func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *judge.V
 		if err != nil {
 			return err
 		}
-		d := verdict.Decide(t.tag)
+		t := candidate{Tag: read}
+		d := verdict.Decide(t.Judged)
 		if d.Code == judge.Held && !v.finishing {
 			v.slice.countHeld(t)
 		}
 		if !d.Delete {
 			continue
 		}
-		t.decision, t.attached = d, t.tag.Attached() || t.tag.Orphan()
+		t.decision, t.attached = d, t.Judged.Attached() || t.Judged.Orphan()
 		if !want(t) {
 			continue
 		}
-		t.reason = verdict.Reason(t.tag, d)
+		t.reason = verdict.Reason(t.Judged, d)
 		if batch = append(batch, t); len(batch) < v.slice.p.opt.Batch {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/worker"
@@ -21,22 +22,22 @@ const (
 // RestsNotice is the content of both events. Without Namespace and Policy, it is about all policies:
 // the clocks disagree or are in doubt.
 type RestsNotice struct {
-	Run       string           `json:"run,omitempty"`
-	Namespace string           `json:"namespace,omitempty"`
-	Policy    *NoticePolicy    `json:"policy,omitempty"`
-	Version   int64            `json:"version,omitempty"`
-	Warnings  []policy.Warning `json:"warnings,omitempty"`  // it rests until somebody confirms them
-	Reporters []string         `json:"reporters,omitempty"` // it rests until they report
-	Text      string           `json:"text,omitempty"`      // why it rests
+	Run       string                 `json:"run,omitempty"`
+	Namespace string                 `json:"namespace,omitempty"`
+	Policy    *policies.NoticePolicy `json:"policy,omitempty"`
+	Version   int64                  `json:"version,omitempty"`
+	Warnings  []policy.Warning       `json:"warnings,omitempty"`  // it rests until somebody confirms them
+	Reporters []string               `json:"reporters,omitempty"` // it rests until they report
+	Text      string                 `json:"text,omitempty"`      // why it rests
 }
 
 // notifyRest queues a notice about a policy in the namespace, whose other members n has. told is false
 // if no notices are sent.
-func (u *timeSlice) notifyRest(ctx context.Context, tx pgx.Tx, s Saved, event string, n RestsNotice) (told bool, err error) {
+func (u *timeSlice) notifyRest(ctx context.Context, tx pgx.Tx, s policies.Saved, event string, n RestsNotice) (told bool, err error) {
 	if u.p.opt.Notify == nil {
 		return false, nil
 	}
-	of := u.policies.notice(s)
+	of := u.policies.Notice(s)
 	n.Run, n.Namespace, n.Policy, n.Version = u.task.run.String(), u.task.name, &of, s.Version
 	return true, u.p.opt.Notify(ctx, tx, event, n)
 }

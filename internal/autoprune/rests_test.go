@@ -9,6 +9,8 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
@@ -39,7 +41,7 @@ func (n *restNotices) want(t *testing.T, events ...string) {
 
 func (n *restNotices) last() autoprune.RestsNotice {
 	if len(n.data) == 0 {
-		return autoprune.RestsNotice{Policy: &autoprune.NoticePolicy{}}
+		return autoprune.RestsNotice{Policy: &policies.NoticePolicy{}}
 	}
 	return n.data[len(n.data)-1]
 }
@@ -50,31 +52,31 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	t.Parallel()
 	n := new(restNotices)
 	r := setup(t, n.take)
-	web := r.repository("app/web")
-	app := autoprune.Target{Namespace: "app"}
-	p := parsed(t, `{"method": "creation_date", "olderThan": "1d"}`)
-	id, err := r.pruner.CreateConfirmed(t.Context(), app, p, autoprune.Consent{Confirmed: []policy.WarningCode{policy.SelectsMost}})
-	r.must(err)
+	web := r.Repository("app/web")
+	app := policies.Target{Namespace: "app"}
+	p := autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "1d"}`)
+	id, err := r.pruner.Policies.CreateConfirmed(t.Context(), app, p, policies.Consent{Confirmed: []policy.WarningCode{policy.SelectsMost}})
+	r.Must(err)
 	r.run()
-	r.tag(web, "latest", "m1", 48*time.Hour)
-	r.tag(web, "main", "m2", 48*time.Hour)
+	r.Tag(web, "latest", "m1", 48*time.Hour)
+	r.Tag(web, "main", "m2", 48*time.Hour)
 	r.run()
 	r.run()
-	if got := r.tags(web); len(got) != 2 {
+	if got := r.Tags(web); len(got) != 2 {
 		t.Fatalf("%v stay", got)
 	}
-	rests, err := r.pruner.Rests(t.Context(), "app")
-	r.must(err)
+	rests, err := r.pruner.Policies.Rests(t.Context(), "app")
+	r.Must(err)
 	if len(rests) != 1 || rests[0].Policy != id || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != policy.SelectsLatest {
 		t.Fatalf("these rest: %+v", rests)
 	}
 	state, err := r.pruner.Task(t.Context(), "app")
-	r.must(err)
+	r.Must(err)
 	if !strings.Contains(state.Status, "1 policy rests") || len(state.Rests) != 1 {
 		t.Errorf("the state is %+v", state)
 	}
 	entries := func(kind audit.Kind) int {
-		return value[int](r, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy = $2::uuid", string(kind), id)
+		return autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND policy = $2::uuid", string(kind), id)
 	}
 	if n := entries(audit.RestAutoprune); n != 1 {
 		t.Errorf("the audit log has %d entries", n)
@@ -83,11 +85,11 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	if got := n.last(); got.Namespace != "app" || got.Policy.ID != id || got.Version != 1 || len(got.Warnings) != 1 || !strings.Contains(got.Text, "confirms") {
 		t.Errorf("the notice says %+v", got)
 	}
-	if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found.Unconfirmed != 1 || found.UnconfirmedIn != "app" || found.Unreported != 0 {
+	if found, err := policies.FindTroubles(t.Context(), r.DB.Pool); err != nil || found.Unconfirmed != 1 || found.UnconfirmedIn != "app" || found.Unreported != 0 {
 		t.Errorf("the doctor finds %+v, %v", found, err)
 	}
 	preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
-	r.must(err)
+	r.Must(err)
 	if preview.Deleted != 0 || preview.WouldDelete != 2 || preview.Reasons[judge.AwaitsConfirmation] != 2 || !strings.Contains(preview.Policies[0].Notice, "confirms") {
 		t.Errorf("the preview says %+v", preview)
 	}
@@ -97,19 +99,19 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 	if err := r.pruner.ConfirmRest(t.Context(), "app", id, 2, []policy.WarningCode{policy.SelectsLatest}); err == nil {
 		t.Error("another version was confirmed")
 	}
-	r.must(r.pruner.UpdateConfirmed(t.Context(), app, id, p, 0, autoprune.Consent{Confirmed: []policy.WarningCode{policy.SelectsMost}})) // unchanged: it rests on
+	r.Must(r.pruner.Policies.UpdateConfirmed(t.Context(), app, id, p, 0, policies.Consent{Confirmed: []policy.WarningCode{policy.SelectsMost}})) // unchanged: it rests on
 	r.run()
-	if got := r.tags(web); len(got) != 2 {
+	if got := r.Tags(web); len(got) != 2 {
 		t.Fatalf("%v stay after saving the policy unchanged", got)
 	}
-	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 2, []policy.WarningCode{policy.SelectsLatest}))
+	r.Must(r.pruner.ConfirmRest(t.Context(), "app", id, 2, []policy.WarningCode{policy.SelectsLatest}))
 	r.run()
-	if got := r.tags(web); len(got) != 0 || entries(audit.ConfirmAutoprune) != 1 {
+	if got := r.Tags(web); len(got) != 0 || entries(audit.ConfirmAutoprune) != 1 {
 		t.Fatalf("after the confirmation, %v stay", got)
 	}
-	r.tag(web, "latest", "m1", 48*time.Hour)
+	r.Tag(web, "latest", "m1", 48*time.Hour)
 	r.run()
-	if got := r.tags(web); len(got) != 0 || entries(audit.RestAutoprune) != 1 {
+	if got := r.Tags(web); len(got) != 0 || entries(audit.RestAutoprune) != 1 {
 		t.Errorf("the policy asks again: %v stay", got)
 	}
 	n.want(t, "autoprune.rests")
@@ -120,21 +122,21 @@ func TestRestsBeforeFirstDeletion(t *testing.T) {
 func TestRestsInLaterNamespace(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	old := r.repository("old/web")
-	r.tag(old, "a", "m1", 48*time.Hour)
-	p := parsed(t, `{"method": "creation_date", "olderThan": "1d"}`)
-	_, err := r.pruner.CreateConfirmed(t.Context(), autoprune.Target{}, p, autoprune.Consent{Confirmed: []policy.WarningCode{policy.Reaches, policy.SelectsMost}})
-	r.must(err)
-	later := r.repository("later/web")
-	r.tag(later, "v1.0.0", "m1", 48*time.Hour)
+	old := r.Repository("old/web")
+	r.Tag(old, "a", "m1", 48*time.Hour)
+	p := autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "1d"}`)
+	_, err := r.pruner.Policies.CreateConfirmed(t.Context(), policies.Target{}, p, policies.Consent{Confirmed: []policy.WarningCode{policy.Reaches, policy.SelectsMost}})
+	r.Must(err)
+	later := r.Repository("later/web")
+	r.Tag(later, "v1.0.0", "m1", 48*time.Hour)
 	r.ensure()
 	r.run()
-	if a, b := r.tags(old), r.tags(later); len(a) != 0 || len(b) != 1 {
+	if a, b := r.Tags(old), r.Tags(later); len(a) != 0 || len(b) != 1 {
 		t.Errorf("%v and %v stay", a, b)
 	}
 	for namespace, n := range map[string]int{"old": 0, "later": 1} {
-		rests, err := r.pruner.Rests(t.Context(), namespace)
-		if r.must(err); len(rests) != n {
+		rests, err := r.pruner.Policies.Rests(t.Context(), namespace)
+		if r.Must(err); len(rests) != n {
 			t.Errorf("in %s these rest: %+v", namespace, rests)
 		}
 	}
@@ -145,39 +147,32 @@ func TestRestsInLaterNamespace(t *testing.T) {
 func TestNotAllJudged(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.JudgeWithin, o.Turn = time.Nanosecond, time.Nanosecond })
-	app, other := r.repository("app/web"), r.repository("other/web")
-	r.tag(app, "pr-1", "m", 48*time.Hour)
-	r.tag(other, "pr-1", "m", 48*time.Hour)
+	app, other := r.Repository("app/web"), r.Repository("other/web")
+	r.Tag(app, "pr-1", "m", 48*time.Hour)
+	r.Tag(other, "pr-1", "m", 48*time.Hour)
 	const text = `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-"}`
-	namespace := autoprune.Target{Namespace: "app"}
-	if found := r.judged(namespace, text); len(found) != 1 || found[policy.NotAllJudged].Text == "" {
+	namespace := policies.Target{Namespace: "app"}
+	if found := r.OfPolicy(r.pruner.Warnings, namespace, text); len(found) != 1 || found[policy.NotAllJudged].Text == "" {
 		t.Fatalf("the warnings are %+v", found)
 	}
-	id, err := r.pruner.CreateConfirmed(t.Context(), namespace, parsed(t, text), autoprune.Consent{Confirmed: []policy.WarningCode{}})
-	r.must(err)
-	_, err = r.pruner.CreateConfirmed(t.Context(), autoprune.Target{Namespace: "other"}, parsed(t, text), autoprune.Consent{Confirmed: []policy.WarningCode{policy.NotAllJudged}})
-	r.must(err)
+	id, err := r.pruner.Policies.CreateConfirmed(t.Context(), namespace, autoprunetest.Parsed(t, text), policies.Consent{Confirmed: []policy.WarningCode{}})
+	r.Must(err)
+	_, err = r.pruner.Policies.CreateConfirmed(t.Context(), policies.Target{Namespace: "other"}, autoprunetest.Parsed(t, text), policies.Consent{Confirmed: []policy.WarningCode{policy.NotAllJudged}})
+	r.Must(err)
 	r.run()
-	if a, b := r.tags(app), r.tags(other); len(a) != 1 || len(b) != 0 {
+	if a, b := r.Tags(app), r.Tags(other); len(a) != 1 || len(b) != 0 {
 		t.Fatalf("%v and %v stay", a, b)
 	}
-	rests, err := r.pruner.Rests(t.Context(), "app")
-	r.must(err)
+	rests, err := r.pruner.Policies.Rests(t.Context(), "app")
+	r.Must(err)
 	if len(rests) != 1 || len(rests[0].Warnings) != 1 || rests[0].Warnings[0].Code != policy.NotAllJudged || !strings.Contains(rests[0].Text, "no time to judge it by all tags") {
 		t.Errorf("these rest: %+v", rests)
 	}
-	r.must(r.pruner.ConfirmRest(t.Context(), "app", id, 1, []policy.WarningCode{policy.NotAllJudged}))
+	r.Must(r.pruner.ConfirmRest(t.Context(), "app", id, 1, []policy.WarningCode{policy.NotAllJudged}))
 	r.run()
-	if got := r.tags(app); len(got) != 0 {
+	if got := r.Tags(app); len(got) != 0 {
 		t.Errorf("after the confirmation, %v stay", got)
 	}
-}
-
-// reporter lets a reporter report that it runs nothing.
-func (r *registry) reporter(namespace any, name string, lease time.Duration) {
-	r.t.Helper()
-	r.exec(`INSERT INTO holdreporters (namespace_id, name, lease, expires_at) VALUES ($1, $2, $3, now() + $3::interval)
-		ON CONFLICT (namespace_id, name) DO UPDATE SET reported_at = now(), expires_at = now() + $3::interval`, namespace, name, lease)
 }
 
 // TestRequireReporter: a policy must delete nothing unless each of its reporters is live in the
@@ -186,36 +181,36 @@ func TestRequireReporter(t *testing.T) {
 	t.Parallel()
 	notices := new(restNotices)
 	r := setup(t, notices.take)
-	web := r.repository("app/web")
-	app := autoprune.Target{Namespace: "app"}
+	web := r.Repository("app/web")
+	app := policies.Target{Namespace: "app"}
 	id := r.policy(app, `{"method": "creation_date", "olderThan": "1d", "requireReporter": ["prod-eu", "prod-us"]}`)
 	r.policy(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-"}`)
-	r.tag(web, "main", "m1", 48*time.Hour)
-	r.tag(web, "pr-1", "m2", 48*time.Hour)
+	r.Tag(web, "main", "m1", 48*time.Hour)
+	r.Tag(web, "pr-1", "m2", 48*time.Hour)
 	rests := func(want string) {
 		t.Helper()
 		r.run()
-		if got := r.tags(web); !slices.Equal(got, []string{"main"}) {
+		if got := r.Tags(web); !slices.Equal(got, []string{"main"}) {
 			t.Fatalf("%v stay", got)
 		}
-		list, err := r.pruner.Rests(t.Context(), "app")
-		r.must(err)
+		list, err := r.pruner.Policies.Rests(t.Context(), "app")
+		r.Must(err)
 		if len(list) != 1 || list[0].Policy != id || !strings.Contains(list[0].Text, want) {
 			t.Errorf("these rest: %+v, want %q", list, want)
 		}
 		preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
-		r.must(err)
+		r.Must(err)
 		if preview.Deleted != 0 || preview.WouldDelete != 1 || preview.Reasons[judge.NoReporter] != 1 {
 			t.Errorf("the preview says %+v", preview)
 		}
 	}
 	entries := func() int {
-		return value[int](r, "SELECT count(*) FROM auditlog WHERE kind = 'rest_autoprune' AND policy = $1::uuid", id)
+		return autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE kind = 'rest_autoprune' AND policy = $1::uuid", id)
 	}
 	rests("there is no reporter prod-eu; there is no reporter prod-us")
-	other := r.repository("other/web")
-	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
-	r.reporter(other.NamespaceID, "prod-us", time.Hour) // of another namespace
+	other := r.Repository("other/web")
+	r.Reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.Reporter(other.NamespaceID, "prod-us", time.Hour) // of another namespace
 	rests("there is no reporter prod-us")
 	rests("there is no reporter prod-us")
 	if n := entries(); n != 2 {
@@ -226,12 +221,12 @@ func TestRequireReporter(t *testing.T) {
 		!strings.Contains(got.Text, "there is no reporter prod-us") {
 		t.Errorf("the notice says %+v", got)
 	}
-	r.reporter(nil, "prod-us", time.Hour) // of the whole registry
-	r.exec("UPDATE holdreporters SET reported_at = now() - lease / 2 WHERE name = 'prod-eu'")
+	r.Reporter(nil, "prod-us", time.Hour) // of the whole registry
+	r.Exec("UPDATE holdreporters SET reported_at = now() - lease / 2 WHERE name = 'prod-eu'")
 	rests("reporter prod-eu has been silent since")
-	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.Reporter(web.NamespaceID, "prod-eu", time.Hour)
 	r.run()
-	if got := r.tags(web); len(got) != 0 {
+	if got := r.Tags(web); len(got) != 0 {
 		t.Errorf("with its reporters, %v stay", got)
 	}
 	if n := entries(); n != 4 {
@@ -242,7 +237,7 @@ func TestRequireReporter(t *testing.T) {
 	if got := notices.last(); got.Policy.ID != id || got.Text != "" {
 		t.Errorf("the notice says %+v", got)
 	}
-	found := r.judged(app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-", "requireReporter": ["prd-eu"]}`)
+	found := r.OfPolicy(r.pruner.Warnings, app, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-", "requireReporter": ["prd-eu"]}`)
 	if w := found[policy.UnknownReporter]; !slices.Equal(w.Examples, []string{"prd-eu"}) {
 		t.Errorf("a name that never reported: %+v", found)
 	}
@@ -260,60 +255,26 @@ func TestReporterEndsDuringRun(t *testing.T) {
 		}
 		o.Used = func(context.Context, int64, []*judge.Tag) error { return nil }
 		o.Settle = func(context.Context) error { // just before the deletion
-			r.exec("UPDATE holdreporters SET reported_at = reported_at - lease")
+			r.Exec("UPDATE holdreporters SET reported_at = reported_at - lease")
 			return nil
 		}
 	})
-	web := r.repository("app/web")
-	r.tag(web, "old", "m", 48*time.Hour)
-	r.reporter(web.NamespaceID, "prod-eu", time.Hour)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "last_pulled", "olderThan": "1d", "requireReporter": ["prod-eu"]}`)
+	web := r.Repository("app/web")
+	r.Tag(web, "old", "m", 48*time.Hour)
+	r.Reporter(web.NamespaceID, "prod-eu", time.Hour)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "last_pulled", "olderThan": "1d", "requireReporter": ["prod-eu"]}`)
 	r.run()
-	if got := r.tags(web); len(got) != 1 {
+	if got := r.Tags(web); len(got) != 1 {
 		t.Fatal("the tag was deleted without the reporter")
 	}
-	if list, err := r.pruner.Rests(t.Context(), "app"); err != nil || len(list) != 1 {
+	if list, err := r.pruner.Policies.Rests(t.Context(), "app"); err != nil || len(list) != 1 {
 		t.Errorf("these rest: %+v, %v", list, err)
 	}
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1TiB"}`)
-	want := autoprune.Troubles{Unreported: 1, UnreportedIn: "app", Unproved: 2, UnprovedIn: "app"}
-	if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found != want {
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1TiB"}`)
+	want := policies.Troubles{Unreported: 1, UnreportedIn: "app", Unproved: 2, UnprovedIn: "app"}
+	if found, err := policies.FindTroubles(t.Context(), r.DB.Pool); err != nil || found != want {
 		t.Errorf("the doctor finds %+v, %v", found, err)
 	}
-}
-
-// TestTroublesOfDefaults: a default policy by last use must be found in the namespaces to which it applies,
-// and only where no reporter is live. A report of the future says nothing about now.
-func TestTroublesOfDefaults(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	live := r.repository("live/web")
-	for _, path := range []string{"none/web", "own/web", "off/web"} {
-		r.repository(path)
-	}
-	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 9, "mode": "off"}`)
-	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
-	wants := func(n int64, in string) {
-		t.Helper()
-		want := autoprune.Troubles{Unproved: n, UnprovedIn: in}
-		if found, err := autoprune.FindTroubles(t.Context(), r.db.Pool); err != nil || found != want {
-			t.Errorf("the doctor finds %+v, %v, want %+v", found, err, want)
-		}
-	}
-	r.reporter(live.NamespaceID, "prod", time.Hour)
-	r.policy(autoprune.Target{}, `{"method": "creation_date", "olderThan": "9d"}`)
-	r.policy(autoprune.Target{}, `{"method": "last_pulled", "olderThan": "9d", "mode": "off"}`)
-	wants(0, "")
-	r.policy(autoprune.Target{}, `{"method": "last_pulled", "olderThan": "90d"}`)
-	wants(1, "none")
-	r.exec(`INSERT INTO defaultautoprunepolicy (uuid, policy, setting) VALUES ('s', '{"method":"max_bytes","maxBytes":"1GiB"}', true)`)
-	wants(3, "none") // and once in own
-	r.exec("UPDATE holdreporters SET reported_at = now() + interval '2 hours', expires_at = now() + interval '3 hours'")
-	wants(5, "live")
-	r.reporter(nil, "all", time.Hour)
-	wants(0, "")
-	r.exec("UPDATE holdreporters SET reported_at = now() + interval '2 hours', expires_at = now() + interval '3 hours'")
-	wants(5, "live")
 }
 
 // TestExemptionOfRepositoryPolicyEnds: what an undo has exempted from a policy of a repository must be
@@ -321,22 +282,22 @@ func TestTroublesOfDefaults(t *testing.T) {
 func TestExemptionOfRepositoryPolicyEnds(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	web := r.repository("app/web")
-	of := autoprune.Target{Repository: "app/web"}
-	r.tag(web, "old", "m", 48*time.Hour)
+	web := r.Repository("app/web")
+	of := policies.Target{Repository: "app/web"}
+	r.Tag(web, "old", "m", 48*time.Hour)
 	id := r.policy(of, `{"method": "creation_date", "olderThan": "1d"}`)
 	r.run()
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 10)
-	r.must(err)
+	r.Must(err)
 	_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	r.must(err)
+	r.Must(err)
 	r.run()
-	if got := r.tags(web); len(got) != 1 {
+	if got := r.Tags(web); len(got) != 1 {
 		t.Fatal("the restored tag was deleted again")
 	}
-	r.must(r.pruner.Update(t.Context(), of, id, parsed(t, `{"method": "creation_date", "olderThan": "2h"}`)))
+	r.Must(r.pruner.Policies.Update(t.Context(), of, id, autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "2h"}`)))
 	r.run()
-	if got := r.tags(web); len(got) != 0 {
+	if got := r.Tags(web); len(got) != 0 {
 		t.Error("the tag is exempt from another rule, too")
 	}
 }

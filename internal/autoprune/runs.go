@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -132,16 +133,13 @@ func parseRunCursor(cursor string) (at time.Time, id uuid.UUID, err error) {
 		}
 	}
 	if err != nil || !ok {
-		return at, id, invalid("the cursor is not valid: begin again without one")
+		return at, id, oci.Invalid("the cursor is not valid: begin again without one")
 	}
 	return at, id, nil
 }
 
 // maxRunRepositories is how many repositories of a run are listed.
 const maxRunRepositories = 1000
-
-// maxListedPolicies is how many policies a run, a preview and a forecast list.
-const maxListedPolicies = 1000
 
 // RunDetails is a run with the counts of each repository in which it deleted tags or
 // failed.
@@ -193,13 +191,13 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	if err != nil {
 		return d, fmt.Errorf("looking for what a run of auto-pruning would have deleted: %w", err)
 	}
-	d.Asks = d.Asks[:min(len(d.Asks), maxListedPolicies)]
+	d.Asks = d.Asks[:min(len(d.Asks), policies.MaxListed)]
 	return d, nil
 }
 
 // RunUnknown returns the client's error for a run that doesn't exist.
 func RunUnknown(id string) error {
-	return notFound("there is no run of auto-pruning that is called %q: old runs are deleted; list those that are left", id).
+	return oci.NotFound("there is no run of auto-pruning that is called %q: old runs are deleted; list those that are left", id).
 		WithDetail(map[string]string{"run": id})
 }
 
@@ -207,20 +205,20 @@ func RunUnknown(id string) error {
 // policies. It returns the error NAME_UNKNOWN if the namespace doesn't exist, and
 // UNSUPPORTED with status 409 if no policy applies to it.
 func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
-	t := Target{Namespace: namespace}
+	t := policies.Target{Namespace: namespace}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
-		o, err := t.find(ctx, tx, true)
+		o, err := t.Find(ctx, tx, true)
 		if err != nil {
 			return err
 		}
-		l, err := loadPolicies(ctx, tx, o.namespace) // by this connection alone: others may wait for what it has locked
+		l, err := policies.Read(ctx, tx, o.Namespace) // by this connection alone: others may wait for what it has locked
 		if err != nil {
 			return err
 		}
-		if l.none() {
+		if l.None() {
 			return oci.Errorf(oci.Unsupported, "no auto-prune policy applies to namespace %s: create one first", namespace).WithStatus(409)
 		}
-		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
+		if _, err := tx.Exec(ctx, requestRun, o.Namespace); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.RunAutoprune, Namespace: namespace})

@@ -9,6 +9,8 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -18,18 +20,18 @@ import (
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	web := r.repository("app/web")
+	web := r.Repository("app/web")
 	for i := range 5 {
-		r.tag(web, fmt.Sprint("v", i), fmt.Sprint("m", i), time.Duration(10-i)*time.Hour)
+		r.Tag(web, fmt.Sprint("v", i), fmt.Sprint("m", i), time.Duration(10-i)*time.Hour)
 	}
-	target := autoprune.Target{Namespace: "app"}
+	target := policies.Target{Namespace: "app"}
 	id := r.policy(target, `{"method": "number_of_tags", "numTags": 3, "mode": "observe"}`)
 	observed := func() []string {
 		t.Helper()
 		runs, _, err := r.pruner.Runs(t.Context(), "app", "", 10)
-		r.must(err)
+		r.Must(err)
 		details, err := r.pruner.GetRun(t.Context(), runs[0].ID)
-		r.must(err)
+		r.Must(err)
 		var names []string
 		for _, one := range details.Observed {
 			names = append(names, one.Tag)
@@ -43,28 +45,28 @@ func TestObserve(t *testing.T) {
 		return names
 	}
 	entries := func() int {
-		return value[int](r, "SELECT count(*) FROM auditlog WHERE kind = $1 AND namespace = 'app' AND run IS NOT NULL", string(audit.ObserveAutoprune))
+		return autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE kind = $1 AND namespace = 'app' AND run IS NOT NULL", string(audit.ObserveAutoprune))
 	}
 	r.run()
 	r.run()
-	if got := observed(); !slices.Equal(got, []string{"v0", "v1"}) || len(r.tags(web)) != 5 || entries() != 1 {
-		t.Fatalf("%v would be deleted, %v are there, %d entries", got, r.tags(web), entries())
+	if got := observed(); !slices.Equal(got, []string{"v0", "v1"}) || len(r.Tags(web)) != 5 || entries() != 1 {
+		t.Fatalf("%v would be deleted, %v are there, %d entries", got, r.Tags(web), entries())
 	}
-	if n := value[int](r, "SELECT count(*) FROM autopruneruns"); n != 1 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns"); n != 1 {
 		t.Errorf("two equal runs have %d rows", n)
 	}
-	if status := value[string](r, "SELECT status FROM autoprunetaskstatus"); !strings.HasSuffix(status, "; 2 tags would be deleted") {
+	if status := autoprunetest.Value[string](r.Registry, "SELECT status FROM autoprunetaskstatus"); !strings.HasSuffix(status, "; 2 tags would be deleted") {
 		t.Errorf("the state is %q", status)
 	}
-	r.tag(web, "v9", "m9", 0)
+	r.Tag(web, "v9", "m9", 0)
 	r.run()
 	if got := observed(); !slices.Equal(got, []string{"v0", "v1", "v2"}) || entries() != 2 {
 		t.Fatalf("%v would be deleted, %d entries", got, entries())
 	}
-	p := parsed(t, `{"method": "number_of_tags", "numTags": 3}`)
-	r.must(r.pruner.Update(t.Context(), target, id, p))
+	p := autoprunetest.Parsed(t, `{"method": "number_of_tags", "numTags": 3}`)
+	r.Must(r.pruner.Policies.Update(t.Context(), target, id, p))
 	r.run()
-	if got := r.tags(web); !slices.Equal(got, []string{"v3", "v4", "v9"}) {
+	if got := r.Tags(web); !slices.Equal(got, []string{"v3", "v4", "v9"}) {
 		t.Errorf("when the policy is on, %v stay", got)
 	}
 	if entries() != 2 {
@@ -78,16 +80,16 @@ func TestObserveInSlices(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Turn = time.Nanosecond })
 	for i := range 4 {
-		web := r.repository(fmt.Sprint("app/web", i))
-		r.tag(web, "old", "m", 10*time.Hour)
-		r.tag(web, "young", "m", 0)
+		web := r.Repository(fmt.Sprint("app/web", i))
+		r.Tag(web, "old", "m", 10*time.Hour)
+		r.Tag(web, "young", "m", 0)
 	}
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1h", "mode": "observe"}`)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1h", "mode": "observe"}`)
 	r.run()
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 10)
-	r.must(err)
+	r.Must(err)
 	details, err := r.pruner.GetRun(t.Context(), runs[0].ID)
-	r.must(err)
+	r.Must(err)
 	if len(runs) != 1 || runs[0].Would != 4 || len(details.Observed) != 4 {
 		t.Errorf("the runs %+v would have deleted %v", runs, details.Observed)
 	}
@@ -99,33 +101,33 @@ func TestObserveInSlices(t *testing.T) {
 func TestWindowClosesDuringRun(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	r.exec(`CREATE SCHEMA fake`)
-	r.exec(`CREATE TABLE fake.shift AS SELECT '0'::interval AS ahead`)
-	r.exec(`CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+	r.Exec(`CREATE SCHEMA fake`)
+	r.Exec(`CREATE TABLE fake.shift AS SELECT '0'::interval AS ahead`)
+	r.Exec(`CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql
 		AS 'SELECT pg_catalog.clock_timestamp() + ahead FROM fake.shift'`)
-	r.dsn += "&search_path=fake,public,pg_catalog"
+	r.DSN += "&search_path=fake,public,pg_catalog"
 	_, pruner := r.replica()
-	web := r.repository("app/web")
-	r.tag(web, "old", "m", 10*time.Hour)
+	web := r.Repository("app/web")
+	r.Tag(web, "old", "m", 10*time.Hour)
 	now := time.Now().UTC()
-	r.policy(autoprune.Target{Namespace: "app"}, fmt.Sprintf(`{"method": "creation_date", "olderThan": "1h", "windows": [{"from": %q, "to": %q}]}`,
+	r.policy(policies.Target{Namespace: "app"}, fmt.Sprintf(`{"method": "creation_date", "olderThan": "1h", "windows": [{"from": %q, "to": %q}]}`,
 		now.Add(-2*time.Hour).Format("15:04"), now.Add(2*time.Hour).Format("15:04")))
-	r.exec("UPDATE fake.shift SET ahead = '3h'")
+	r.Exec("UPDATE fake.shift SET ahead = '3h'")
 	for range 3 {
 		_, err := pruner.Work(t.Context())
-		r.must(err)
+		r.Must(err)
 	}
-	if got := r.tags(web); len(got) != 1 {
+	if got := r.Tags(web); len(got) != 1 {
 		t.Fatal("the tag was deleted outside the window")
 	}
-	if value[int](r, "SELECT count(*) FROM autopruneruns WHERE state = 'running'") != 1 {
+	if autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autopruneruns WHERE state = 'running'") != 1 {
 		t.Error("no run was begun")
 	}
-	r.exec("UPDATE fake.shift SET ahead = '0'")
-	r.exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
+	r.Exec("UPDATE fake.shift SET ahead = '0'")
+	r.Exec("UPDATE autoprunetaskstatus SET leased_until = NULL")
 	_, err := pruner.Work(t.Context())
-	r.must(err)
-	if got := r.tags(web); len(got) != 0 {
+	r.Must(err)
+	if got := r.Tags(web); len(got) != 0 {
 		t.Error("the tag wasn't deleted in the window")
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
@@ -16,19 +18,19 @@ import (
 // withDefault returns the option of a pruner whose configuration has the given default
 // policy; "" stands for none.
 func (r *registry) withDefault(text string) func(*autoprune.Options) {
-	r.t.Helper()
+	r.T.Helper()
 	if text == "" {
 		return func(*autoprune.Options) {}
 	}
 	policy, err := policy.Parse([]byte(text))
-	r.must(err)
+	r.Must(err)
 	return func(o *autoprune.Options) { o.Default = &policy }
 }
 
 // restart replaces the pruner by that of a process that has just started with the given
 // default policy, and lets it prune all namespaces.
 func (r *registry) restart(text string) {
-	r.t.Helper()
+	r.T.Helper()
 	_, r.pruner = r.replica(r.withDefault(text))
 	r.ensure()
 	r.run()
@@ -36,11 +38,11 @@ func (r *registry) restart(text string) {
 
 // fresh fills a repository with the tags v0 to v9, of which v0 was pushed last.
 func (r *registry) fresh(path string) {
-	r.t.Helper()
-	t := r.repository(path)
+	r.T.Helper()
+	t := r.Repository(path)
 	for i := range 10 {
-		r.tag(t, fmt.Sprint("v", i), fmt.Sprint("m", i), 0)
-		r.exec("UPDATE tags SET created_at = now() - $2::int * interval '1 hour', updated_at = NULL WHERE repository_id = $1 AND name = $3", t.ID, i, fmt.Sprint("v", i))
+		r.Tag(t, fmt.Sprint("v", i), fmt.Sprint("m", i), 0)
+		r.Exec("UPDATE tags SET created_at = now() - $2::int * interval '1 hour', updated_at = NULL WHERE repository_id = $1 AND name = $3", t.ID, i, fmt.Sprint("v", i))
 	}
 }
 
@@ -54,30 +56,30 @@ func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	paths := []string{"none/a", "own/a", "off/a", "repo/a"}
 	left := func() (n []int) {
 		for _, path := range paths {
-			n = append(n, len(r.tags(r.repository(path))))
+			n = append(n, len(r.Tags(r.Repository(path))))
 		}
 		return n
 	}
 	for _, path := range paths {
 		r.fresh(path)
 	}
-	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "creation_date", "olderThan": "1y"}`)
-	r.policy(autoprune.Target{Repository: "repo/a"}, `{"method": "number_of_tags", "numTags": 2}`)
-	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
+	r.policy(policies.Target{Namespace: "own"}, `{"method": "creation_date", "olderThan": "1y"}`)
+	r.policy(policies.Target{Repository: "repo/a"}, `{"method": "number_of_tags", "numTags": 2}`)
+	r.Must(r.pruner.Policies.UseDefaults(t.Context(), "off", false))
 	r.restart(`{"method": "number_of_tags", "value": 7}`)
 	if got := left(); !slices.Equal(got, []int{7, 7, 10, 2}) {
 		t.Errorf("left %v", got)
 	}
-	list, err := r.pruner.List(t.Context(), autoprune.Target{})
-	r.must(err)
+	list, err := r.pruner.Policies.List(t.Context(), policies.Target{})
+	r.Must(err)
 	if len(list) != 1 || !list[0].Setting || list[0].Version != 1 {
 		t.Fatalf("%+v", list)
 	}
 	id := list[0].ID
 	r.restart(`{"method": "number_of_tags", "numTags": 7}`) // the same: nothing changes
 	other, err := policy.Parse([]byte(`{"method": "number_of_tags", "numTags": 1}`))
-	r.must(err)
-	for _, err := range []error{r.pruner.Update(t.Context(), autoprune.Target{}, id, other), r.pruner.Delete(t.Context(), autoprune.Target{}, id)} {
+	r.Must(err)
+	for _, err := range []error{r.pruner.Policies.Update(t.Context(), policies.Target{}, id, other), r.pruner.Policies.Delete(t.Context(), policies.Target{}, id)} {
 		if err == nil || !strings.Contains(err.Error(), "autoprune.default_policy") {
 			t.Errorf("changed by hand: %v", err)
 		}
@@ -86,7 +88,7 @@ func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	if got := left(); !slices.Equal(got, []int{5, 5, 10, 2}) {
 		t.Errorf("left %v", got)
 	}
-	if list, err = r.pruner.List(t.Context(), autoprune.Target{}); err != nil || len(list) != 1 || list[0].ID != id || list[0].Version != 2 {
+	if list, err = r.pruner.Policies.List(t.Context(), policies.Target{}); err != nil || len(list) != 1 || list[0].ID != id || list[0].Version != 2 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	r.fresh("none/a")
@@ -95,7 +97,7 @@ func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	if got := left(); !slices.Equal(got, []int{10, 10, 10, 2}) {
 		t.Errorf("left %v", got)
 	}
-	if kinds := values[string](r, "SELECT detail->>'change' FROM auditlog WHERE detail->>'setting' = 'autoprune.default_policy' ORDER BY id"); !slices.Equal(kinds, []string{"create", "update", "delete"}) {
+	if kinds := autoprunetest.Values[string](r.Registry, "SELECT detail->>'change' FROM auditlog WHERE detail->>'setting' = 'autoprune.default_policy' ORDER BY id"); !slices.Equal(kinds, []string{"create", "update", "delete"}) {
 		t.Errorf("logged: %v", kinds)
 	}
 }
@@ -113,7 +115,7 @@ func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	r.pruner = first
 	r.fresh("app/a")
 	r.run()
-	if n := len(r.tags(r.repository("app/a"))); n != 6 {
+	if n := len(r.Tags(r.Repository("app/a"))); n != 6 {
 		t.Errorf("%d tags", n)
 	}
 	r.restart("") // this process has no such setting, but the older processes still have one
@@ -123,7 +125,7 @@ func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 		r.ensure()
 		r.run()
 	}
-	if n := len(r.tags(r.repository("app/a"))); n != 10 {
+	if n := len(r.Tags(r.Repository("app/a"))); n != 10 {
 		t.Errorf("%d tags", n)
 	}
 }
@@ -144,8 +146,8 @@ func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
 	}
 	rests := func(namespace string, version int64) {
 		t.Helper()
-		list, err := r.pruner.Rests(t.Context(), namespace)
-		r.must(err)
+		list, err := r.pruner.Policies.Rests(t.Context(), namespace)
+		r.Must(err)
 		switch {
 		case version == 0 && len(list) != 0:
 			t.Errorf("in %s these rest: %+v", namespace, list)
@@ -155,19 +157,19 @@ func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
 	}
 	confirm := func(namespace string, version int64) {
 		t.Helper()
-		id := value[string](r, "SELECT uuid FROM defaultautoprunepolicy WHERE setting")
-		r.must(r.pruner.ConfirmRest(t.Context(), namespace, id, version, []policy.WarningCode{policy.SelectsLatest}))
+		id := autoprunetest.Value[string](r.Registry, "SELECT uuid FROM defaultautoprunepolicy WHERE setting")
+		r.Must(r.pruner.ConfirmRest(t.Context(), namespace, id, version, []policy.WarningCode{policy.SelectsLatest}))
 		r.run()
 	}
-	app := r.repository("app/web")
+	app := r.Repository("app/web")
 	fill := func(repository catalog.Repository) {
-		r.tag(repository, "latest", "m1", 48*time.Hour)
-		r.tag(repository, "a", "m2", time.Minute)
-		r.tag(repository, "b", "m3", time.Minute)
+		r.Tag(repository, "latest", "m1", 48*time.Hour)
+		r.Tag(repository, "a", "m2", time.Minute)
+		r.Tag(repository, "b", "m3", time.Minute)
 	}
 	left := func(repository catalog.Repository, n int) {
 		t.Helper()
-		if got := r.tags(repository); len(got) != n {
+		if got := r.Tags(repository); len(got) != n {
 			t.Errorf("%s has %v, want %d tags", repository.Path, got, n)
 		}
 	}
@@ -186,7 +188,7 @@ func TestDefaultPolicyOfConfigurationIsJudged(t *testing.T) {
 	r.run()
 	left(app, 2) // it asks once
 
-	later := r.repository("later/web")
+	later := r.Repository("later/web")
 	fill(later)
 	r.ensure()
 	r.run()

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -32,9 +34,9 @@ func (y *tally) add(other tally) {
 // those of policies that have none.
 func (u *timeSlice) loadTallies(ctx context.Context) error {
 	u.tallies = make(map[string]*tally)
-	var tallied []Saved
-	for _, s := range u.policies.all() {
-		if u.policies.needsTally(s) {
+	var tallied []policies.Saved
+	for _, s := range u.policies.All() {
+		if u.policies.NeedsTally(s) {
 			tallied = append(tallied, s)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -245,12 +246,12 @@ func (p *Pruner) unfinishedIn(ctx context.Context, most time.Duration) (time.Dur
 
 // TaskStatus is the state of a namespace's task.
 type TaskStatus struct {
-	Namespace string     `json:"namespace"`
-	LastRan   *time.Time `json:"last_ran" doc:"Null: there was no run yet, or a new one was asked for"`
-	Status    string     `json:"status" doc:"queued, running, success or failure, with what was done"`
-	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
-	Rests     []Rest     `json:"rests,omitempty" doc:"Policies that rest: they delete nothing until somebody confirms their warnings, or until the reporters report that they require"`
-	Resting   string     `json:"resting,omitempty" doc:"Why the registry prunes nothing now: its clocks disagree" example:"the database's clock is 60d ahead of the clock of this process"`
+	Namespace string          `json:"namespace"`
+	LastRan   *time.Time      `json:"last_ran" doc:"Null: there was no run yet, or a new one was asked for"`
+	Status    string          `json:"status" doc:"queued, running, success or failure, with what was done"`
+	Run       string          `json:"run,omitempty" doc:"The run that is under way"`
+	Rests     []policies.Rest `json:"rests,omitempty" doc:"Policies that rest: they delete nothing until somebody confirms their warnings, or until the reporters report that they require"`
+	Resting   string          `json:"resting,omitempty" doc:"Why the registry prunes nothing now: its clocks disagree" example:"the database's clock is 60d ahead of the clock of this process"`
 }
 
 // Task returns the state of a namespace's task. It returns nil if no policy applies to
@@ -258,14 +259,14 @@ type TaskStatus struct {
 // inserted by SQL.
 // It returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
-	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
+	o, err := policies.Target{Namespace: namespace}.Find(ctx, p.db.Pool, false)
 	if err != nil {
 		return nil, err
 	}
 	s := TaskStatus{Namespace: namespace}
 	var ms *int64
 	var run *uuid.UUID
-	err = p.db.Pool.QueryRow(ctx, "SELECT last_ran_ms, COALESCE(status, ''), run FROM autoprunetaskstatus WHERE namespace_id = $1", o.namespace).
+	err = p.db.Pool.QueryRow(ctx, "SELECT last_ran_ms, COALESCE(status, ''), run FROM autoprunetaskstatus WHERE namespace_id = $1", o.Namespace).
 		Scan(&ms, &s.Status, &run)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -283,7 +284,7 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 	if err := p.mayDelete(ctx); errors.Is(err, worker.ErrRest) {
 		s.Resting = err.Error()
 	}
-	if s.Rests, err = p.Rests(ctx, namespace); err != nil {
+	if s.Rests, err = p.Policies.Rests(ctx, namespace); err != nil {
 		return nil, err
 	}
 	return &s, nil

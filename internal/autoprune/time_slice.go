@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -15,7 +17,7 @@ import (
 type timeSlice struct {
 	p        *Pruner
 	task     *task
-	policies *policies
+	policies *policies.Set
 	began    time.Time
 	slice    time.Time // start of the present slice, after the last pause for others
 	renewed  time.Time
@@ -35,15 +37,19 @@ type timeSlice struct {
 	judged                              map[string]bool   // policies that were judged before their first deletion, see rests.go
 	unreadable                          int               // number of policies that can't be read
 
-	page, batch []candidate // buffers that are reused for each repository
+	page  []snapshot.Tag // buffers that are reused for each repository
+	batch []candidate
 }
 
 // work spends one time slice on the namespace that has been due longest. It does nothing if
 // no namespace is due.
 func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	p.rest = 0
-	if err := p.configure(ctx); err != nil {
-		return false, err
+	if !p.configured {
+		if err := p.Policies.Configure(ctx, p.opt.Default); err != nil {
+			return false, err
+		}
+		p.configured = true
 	}
 	if err := p.mayDelete(ctx); err != nil {
 		return false, errors.Join(err, p.tellClocks(ctx, err))
@@ -88,7 +94,7 @@ func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted
 // do.
 func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	now := time.Now()
-	l, err := p.load(ctx, t.namespace)
+	l, err := p.Policies.Load(ctx, t.namespace)
 	waits := false
 	if err == nil {
 		waits, err = p.loadFree(ctx, t, l)
@@ -96,7 +102,7 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 	if err != nil {
 		return 0, p.fail(ctx, t, err)
 	}
-	if l.none() && !waits {
+	if l.None() && !waits {
 		dropped, err := p.dropTaskWithoutPolicies(ctx, t)
 		if dropped {
 			return 0, p.stopRun(ctx, t)
@@ -106,7 +112,7 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 		}
 		return 1, p.yieldTask(ctx, p.db.Pool, t) // a client is changing policies: look again
 	}
-	u := &timeSlice{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
+	u := &timeSlice{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.Unreadable()}
 	defer func() { u.account() }()
 	u.unreadable = len(u.notices)
 	p.tellUnreadable(ctx, t, u.notices)
@@ -156,7 +162,7 @@ func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
 		if done, err := u.walk(ctx, &u.caps.Next, u.count); err != nil || !done {
 			return false, err
 		}
-		if err := u.p.decideCaps(ctx, u.caps, u.policies.capped(), u.task.namespace); err != nil || u.over() {
+		if err := u.p.decideCaps(ctx, u.caps, u.policies.WithCaps(), u.task.namespace); err != nil || u.over() {
 			return false, err
 		}
 	}
@@ -174,7 +180,7 @@ func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
 func (u *timeSlice) walk(ctx context.Context, next *int64, visit func(context.Context, catalog.Repository) (bool, error)) (done bool, err error) {
 	page := min(u.p.opt.Page, 1000)
 	for {
-		list, err := u.p.repositories(ctx, u.task.namespace, *next, page)
+		list, err := u.p.Repositories.Repositories(ctx, u.task.namespace, *next, page)
 		if err != nil {
 			return false, err
 		}
@@ -267,7 +273,7 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	if err := u.alive(ctx); err != nil {
 		return false, err
 	}
-	rules, saved := u.policies.of(target)
+	rules, saved := u.policies.Of(target)
 	if len(rules.Policies) == 0 {
 		return true, nil
 	}
@@ -275,9 +281,9 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	if err := v.findEarlier(ctx); err != nil {
 		return false, err
 	}
-	err = u.p.readConfigurations(ctx, u.p.opt.Background.Pool, target, saved, u.p.opt.Turn/2, u.alive)
+	err = u.p.Repositories.ReadConfigurations(ctx, u.p.opt.Background.Pool, target, rules.Policies, u.p.opt.Turn/2, u.alive)
 	if err == nil {
-		err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) error {
+		err = snapshot.Read(ctx, u.p.opt.Background.Pool, target, func(s *snapshot.Snapshot) error {
 			if err := u.p.mayJudge(ctx, s.Now); err != nil {
 				return err
 			}

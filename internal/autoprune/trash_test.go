@@ -2,13 +2,16 @@ package autoprune_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/judge"
 )
 
 // TestTrashIsNotPruned: nothing in the trash is pruned, whether a repository or its namespace was
@@ -16,29 +19,29 @@ import (
 func TestTrashIsNotPruned(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
-	a, b, live := r.repository("acme/a"), r.repository("gone/b"), r.repository("acme/live")
+	c := catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	a, b, live := r.Repository("acme/a"), r.Repository("gone/b"), r.Repository("acme/live")
 	for _, repository := range []catalog.Repository{a, b, live} {
-		r.tag(repository, "old", "one", 2*time.Hour)
-		r.tag(repository, "new", "two", time.Hour)
+		r.Tag(repository, "old", "one", 2*time.Hour)
+		r.Tag(repository, "new", "two", time.Hour)
 	}
 	for _, namespace := range []string{"acme", "gone"} {
-		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
+		r.policy(policies.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
 	}
 	repository, err := c.RemoveRepository(t.Context(), "acme/a")
-	r.must(err)
+	r.Must(err)
 	namespace, err := c.RemoveNamespace(t.Context(), "gone")
-	r.must(err)
-	r.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
+	r.Must(err)
+	r.Exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
 	for range 10 {
 		_, err := r.pruner.Work(t.Context())
-		r.must(err)
+		r.Must(err)
 	}
-	if got := r.tags(live); !slices.Equal(got, []string{"new"}) {
+	if got := r.Tags(live); !slices.Equal(got, []string{"new"}) {
 		t.Errorf("tags of the repository that exists: %v", got)
 	}
 	for _, in := range []catalog.Repository{a, b} {
-		if got := r.tags(in); len(got) != 2 {
+		if got := r.Tags(in); len(got) != 2 {
 			t.Errorf("tags of %s in the trash: %v", in.Path, got)
 		}
 		r.prune(func(tx autoprune.DeletionTx) { // as of a run that has read its tags before
@@ -49,11 +52,11 @@ func TestTrashIsNotPruned(t *testing.T) {
 	}
 	for _, id := range []string{repository, namespace} {
 		_, err := c.RestoreTrashed(t.Context(), id, "")
-		r.must(err)
+		r.Must(err)
 	}
 	r.run()
 	for _, in := range []catalog.Repository{a, b} {
-		if got := r.tags(in); !slices.Equal(got, []string{"new"}) {
+		if got := r.Tags(in); !slices.Equal(got, []string{"new"}) {
 			t.Errorf("tags of %s after the restoration: %v", in.Path, got)
 		}
 	}
@@ -64,36 +67,36 @@ func TestTrashIsNotPruned(t *testing.T) {
 func TestUndoAfterRestoring(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
 	var repositories []catalog.Repository
 	for _, path := range []string{"acme/same", "acme/other", "zoo/app"} {
-		repository := r.repository(path)
-		r.tag(repository, "old", "one", 2*time.Hour)
-		r.tag(repository, "new", "two", time.Hour)
+		repository := r.Repository(path)
+		r.Tag(repository, "old", "one", 2*time.Hour)
+		r.Tag(repository, "new", "two", time.Hour)
 		repositories = append(repositories, repository)
 	}
 	for _, namespace := range []string{"acme", "zoo"} {
-		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
+		r.policy(policies.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
 		r.run()
 	}
 	for path, as := range map[string]string{"acme/same": "", "acme/other": "acme/renamed"} {
 		id, err := c.RemoveRepository(t.Context(), path)
-		r.must(err)
+		r.Must(err)
 		_, err = c.RestoreTrashed(t.Context(), id, as)
-		r.must(err)
+		r.Must(err)
 	}
-	r.repository("acme/other") // a newer one
+	r.Repository("acme/other") // a newer one
 	id, err := c.RemoveNamespace(t.Context(), "zoo")
-	r.must(err)
+	r.Must(err)
 	_, err = c.RestoreTrashed(t.Context(), id, "zoo2")
-	r.must(err)
+	r.Must(err)
 	for namespace, want := range map[string]int64{"acme": 2, "zoo": 1} {
 		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 10)
-		r.must(err)
+		r.Must(err)
 		restored := int64(0)
 		for _, run := range runs {
 			undone, err := r.pruner.Undo(t.Context(), run.ID, "", time.Minute)
-			r.must(err)
+			r.Must(err)
 			restored += undone.Restored
 		}
 		if restored != want || len(runs) == 0 {
@@ -101,7 +104,7 @@ func TestUndoAfterRestoring(t *testing.T) {
 		}
 	}
 	for i, want := range []int{2, 2, 2} {
-		if got := r.tags(repositories[i]); len(got) != want {
+		if got := r.Tags(repositories[i]); len(got) != want {
 			t.Errorf("tags of %s: %v", repositories[i].Path, got)
 		}
 	}
@@ -113,36 +116,36 @@ func TestUndoAfterRestoring(t *testing.T) {
 func TestUndoInTheTrash(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
 	for _, path := range []string{"acme/kept", "acme/purged", "zoo/app"} {
-		repository := r.repository(path)
-		r.tag(repository, "older", "one", 3*time.Hour)
-		r.tag(repository, "old", "two", 2*time.Hour)
-		r.tag(repository, "new", "three", time.Hour)
+		repository := r.Repository(path)
+		r.Tag(repository, "older", "one", 3*time.Hour)
+		r.Tag(repository, "old", "two", 2*time.Hour)
+		r.Tag(repository, "new", "three", time.Hour)
 	}
 	undo := func(namespace string) (all autoprune.Undone) {
 		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 10)
-		r.must(err)
+		r.Must(err)
 		for _, run := range runs {
 			u, err := r.pruner.Undo(t.Context(), run.ID, "", time.Minute)
-			r.must(err)
+			r.Must(err)
 			all.Restored, all.Gone, all.InTrash = all.Restored+u.Restored, all.Gone+u.Gone, all.InTrash+u.InTrash
 			all.TrashNames = append(all.TrashNames, u.TrashNames...)
 		}
 		return all
 	}
 	for _, namespace := range []string{"acme", "zoo"} {
-		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
+		r.policy(policies.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
 	}
 	r.run()
 	r.run()
 	kept, err := c.RemoveRepository(t.Context(), "acme/kept")
-	r.must(err)
+	r.Must(err)
 	purged, err := c.RemoveRepository(t.Context(), "acme/purged")
-	r.must(err)
-	r.must(c.PurgeTrashed(t.Context(), purged))
+	r.Must(err)
+	r.Must(c.PurgeTrashed(t.Context(), purged))
 	zoo, err := c.RemoveNamespace(t.Context(), "zoo")
-	r.must(err)
+	r.Must(err)
 	if u := undo("acme"); u.InTrash != 2 || !slices.Equal(u.TrashNames, []string{"acme/kept"}) || u.Gone != 2 || u.Restored != 0 {
 		t.Errorf("in the trash: %+v", u)
 	}
@@ -151,7 +154,7 @@ func TestUndoInTheTrash(t *testing.T) {
 	}
 	for _, id := range []string{kept, zoo} {
 		_, err := c.RestoreTrashed(t.Context(), id, "")
-		r.must(err)
+		r.Must(err)
 	}
 	for _, namespace := range []string{"acme", "zoo"} {
 		if u := undo(namespace); u.InTrash != 0 || u.Restored != 2 {
@@ -165,54 +168,31 @@ func TestUndoInTheTrash(t *testing.T) {
 func TestTrashIsNotRead(t *testing.T) {
 	t.Parallel()
 	l := newLabelled(t)
-	web := l.repository("app/web")
+	web := l.Repository("app/web")
 	l.image(web, "v1", stageTest)
-	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1y", "keepUntagged": "9d", "labels": {"stage": "test"}}`)
-	id := l.manifest(web, "v1", "")
+	l.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1y", "keepUntagged": "9d", "labels": {"stage": "test"}}`)
+	id := l.Manifest(web, "v1", "")
+	asks, stop := []judge.Applied{{Policy: autoprunetest.Parsed(t, `{"method": "creation_date", "olderThan": "1y", "labels": {"stage": "test"}}`)}}, errors.New("stop")
 	look := func(unread int, kept bool) {
 		t.Helper()
-		n, err := l.pruner.Unread(t.Context(), web)
-		if l.must(err); n != unread {
-			t.Errorf("%d configurations are to be read, want %d", n, unread)
+		n := 0 // batches of one configuration, none of which is read
+		err := l.pruner.Repositories.ReadConfigurations(t.Context(), l.DB.Pool, web, asks, time.Minute, func(context.Context) error {
+			n++
+			return stop
+		})
+		if n != unread || n > 0 && !errors.Is(err, stop) {
+			t.Errorf("%d configurations are to be read, want %d: %v", n, unread, err)
 		}
 		if found := l.untagged(web, id); len(found) > 0 != kept {
 			t.Errorf("policies keep %v", found)
 		}
 	}
 	look(1, true)
-	c := catalog.New(catalog.Options{DB: l.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := catalog.New(catalog.Options{DB: l.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
 	trashed, err := c.RemoveRepository(t.Context(), "app/web")
-	l.must(err)
+	l.Must(err)
 	look(0, false)
 	_, err = c.RestoreTrashed(t.Context(), trashed, "")
-	l.must(err)
+	l.Must(err)
 	look(1, true)
-}
-
-// TestPolicyOfWhatGoes: a repository or a namespace goes into the trash while a client creates a policy
-// there. There must be no such policy.
-func TestPolicyOfWhatGoes(t *testing.T) {
-	t.Parallel()
-	for deletion, target := range map[string]autoprune.Target{
-		"UPDATE repositories SET path = '#1/' || path, deleted_path = path, deleted_at = now(), purge_after = now()":         {Repository: "app/a"},
-		"UPDATE top_level_namespaces SET name = '#1/' || name, deleted_name = name, deleted_at = now(), purge_after = now()": {Namespace: "app"},
-	} {
-		r := setup(t)
-		r.repository("app/a")
-		tx, err := r.db.Pool.Begin(t.Context())
-		r.must(err)
-		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed, or the test has failed
-		_, err = tx.Exec(t.Context(), deletion)
-		r.must(err)
-		made := make(chan error, 1)
-		go func() {
-			_, err := r.pruner.Create(t.Context(), target, parsed(t, `{"method": "number_of_tags", "numTags": 1}`))
-			made <- err
-		}()
-		r.await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
-		r.must(tx.Commit(t.Context()))
-		if err := <-made; oci.CodeOf(err) != oci.NameUnknown {
-			t.Errorf("a policy of %s: %v", target, err)
-		}
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 )
 
 // TestTurnsAreFair lets unfinished runs and other namespaces wait for random times, with time slices
@@ -53,30 +55,30 @@ func TestTurnsAreFair(t *testing.T) {
 func (r *registry) idle(n int) {
 	for i := range n {
 		name := fmt.Sprintf("idle%d", i)
-		r.repository(name + "/a")
-		r.policy(autoprune.Target{Namespace: name}, `{"method": "creation_date", "olderThan": "1d"}`)
+		r.Repository(name + "/a")
+		r.policy(policies.Target{Namespace: name}, `{"method": "creation_date", "olderThan": "1d"}`)
 	}
-	r.exec("DELETE FROM repositories WHERE path LIKE 'idle%'")
-	r.exec("UPDATE autoprunetaskstatus SET last_ran_ms = 1 WHERE run IS NULL") // they have been due for longest
+	r.Exec("DELETE FROM repositories WHERE path LIKE 'idle%'")
+	r.Exec("UPDATE autoprunetaskstatus SET last_ran_ms = 1 WHERE run IS NULL") // they have been due for longest
 }
 
 // finish lets the worker work as its loop does, but without sleeping, until the namespace has no
 // unfinished run. It returns the number of time slices and for how long the worker would have slept.
 func (r *registry) finish(namespace string) (slices int, slept time.Duration) {
-	r.t.Helper()
+	r.T.Helper()
 	for ; slices < 1000; slices++ {
-		more, err := r.pruner.Work(r.t.Context())
-		r.must(err)
-		if value[int](r, "SELECT count(*) FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id WHERE n.name = $1 AND run IS NOT NULL", namespace) == 0 {
+		more, err := r.pruner.Work(r.T.Context())
+		r.Must(err)
+		if autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id WHERE n.name = $1 AND run IS NOT NULL", namespace) == 0 {
 			return slices + 1, slept
 		}
 		if !more {
-			next, err := r.pruner.Next(r.t.Context())
-			r.must(err)
+			next, err := r.pruner.Next(r.T.Context())
+			r.Must(err)
 			slept += next
 		}
 	}
-	r.t.Fatal("the run never ends")
+	r.T.Fatal("the run never ends")
 	return 0, 0
 }
 
@@ -87,12 +89,12 @@ func TestUnfinishedRunKeepsItsTurn(t *testing.T) {
 	r := setup(t, func(o *autoprune.Options) { o.Turn, o.Interval = time.Nanosecond, time.Hour })
 	const parts = 8
 	for i := range parts {
-		r.tag(r.repository(fmt.Sprintf("long/r%d", i)), "v1", "m", 10*day)
+		r.Tag(r.Repository(fmt.Sprintf("long/r%d", i)), "v1", "m", 10*day)
 	}
-	r.policy(autoprune.Target{Namespace: "long"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.policy(policies.Target{Namespace: "long"}, `{"method": "creation_date", "olderThan": "1d"}`)
 	_, err := r.pruner.Work(t.Context())
-	r.must(err)
-	if !value[bool](r, "SELECT run IS NOT NULL FROM autoprunetaskstatus") {
+	r.Must(err)
+	if !autoprunetest.Value[bool](r.Registry, "SELECT run IS NOT NULL FROM autoprunetaskstatus") {
 		t.Fatal("the run has ended in one time slice")
 	}
 	r.idle(30)
@@ -100,7 +102,7 @@ func TestUnfinishedRunKeepsItsTurn(t *testing.T) {
 	if slept > 0 || slices == parts-1 {
 		t.Errorf("the worker slept for %s while the run waited, and had %d time slices for %d of the run", slept, slices, parts-1)
 	}
-	if n := value[int](r, "SELECT count(*) FROM tags t JOIN repositories r ON r.id = t.repository_id WHERE r.path LIKE 'long/%'"); n != 0 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM tags t JOIN repositories r ON r.id = t.repository_id WHERE r.path LIKE 'long/%'"); n != 0 {
 		t.Errorf("%d tags are left", n)
 	}
 	r.consistent()
@@ -113,19 +115,19 @@ func TestRunOfDeadWorker(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Turn, o.Interval, o.IdleShare = time.Nanosecond, time.Hour, 1e-6 })
 	for i := range 2 {
-		r.tag(r.repository(fmt.Sprintf("long/r%d", i)), "v1", "m", 10*day)
+		r.Tag(r.Repository(fmt.Sprintf("long/r%d", i)), "v1", "m", 10*day)
 	}
-	r.policy(autoprune.Target{Namespace: "long"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.policy(policies.Target{Namespace: "long"}, `{"method": "creation_date", "olderThan": "1d"}`)
 	_, err := r.pruner.Work(t.Context())
-	r.must(err)
-	r.exec("UPDATE autoprunetaskstatus SET lease = gen_random_uuid(), leased_until = clock_timestamp() + interval '20 s'")
+	r.Must(err)
+	r.Exec("UPDATE autoprunetaskstatus SET lease = gen_random_uuid(), leased_until = clock_timestamp() + interval '20 s'")
 	r.idle(3)
 	more, err := r.pruner.Work(t.Context())
-	r.must(err)
+	r.Must(err)
 	if next, err := r.pruner.Next(t.Context()); err != nil || more || next < time.Second || next > 20*time.Second {
 		t.Errorf("the worker sleeps for %s (more work: %t, %v), want until the lease ends", next, more, err)
 	}
-	r.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1 s' WHERE lease IS NOT NULL")
+	r.Exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1 s' WHERE lease IS NOT NULL")
 	if slices, slept := r.finish("long"); slices > 4 || slept > 0 {
 		t.Errorf("the run ended after %d time slices and %s of sleep", slices, slept)
 	}

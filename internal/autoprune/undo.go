@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -66,7 +67,7 @@ func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Durati
 	for {
 		entries, next, err := log.List(ctx, filter, cursor, undoPage)
 		if errors.Is(err, audit.ErrCursor) {
-			return out, invalid("the cursor is not valid: begin again without one")
+			return out, oci.Invalid("the cursor is not valid: begin again without one")
 		}
 		if err != nil {
 			return out, err
@@ -244,7 +245,7 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 		LEFT JOIN (SELECT uuid, version FROM namespaceautoprunepolicy WHERE uuid = ANY ($3)
 			UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy WHERE uuid = ANY ($3)
 			UNION ALL SELECT uuid, version FROM defaultautoprunepolicy WHERE uuid = ANY ($3)) p ON p.uuid = w.policy
-		ON CONFLICT DO NOTHING`, target.ID, ids, policies, freeName)
+		ON CONFLICT DO NOTHING`, target.ID, ids, policies, judge.FreeName)
 	if err != nil {
 		return fmt.Errorf("exempting restored tags: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -21,10 +22,10 @@ func TestPreviewFreesWhatUntaggedShare(t *testing.T) {
 			r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
 			l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 36))}
 			l.fill()
-			r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 1, "tagPattern": ".*b.*|.*"}`) // fill makes no such policy
+			r.policy(policies.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 1, "tagPattern": ".*b.*|.*"}`) // fill makes no such policy
 			before := l.bytes()
-			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "n"}, autoprune.PreviewOptions{})
-			r.must(err)
+			preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "n"}, autoprune.PreviewOptions{})
+			r.Must(err)
 			r.run()
 			if now := l.bytes(); before-now != *preview.Bytes {
 				t.Errorf("%d bytes were to be freed, and can be %d", *preview.Bytes, before-now)
@@ -43,24 +44,24 @@ func TestPreviewFreesWhatUntaggedShare(t *testing.T) {
 func TestWhatKeepsSharedBlobs(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	app, other := r.repository("n/app"), r.repository("trash/app")
-	r.tag(app, "v1", "m1", 10*day)
-	r.layer(app, "m1", "own", 1)
-	r.layer(app, "m1", "with untagged", 10)
-	r.layer(app, "untagged", "with untagged", 10)
-	r.layer(app, "m1", "with trash", 100)
-	r.layer(other, "untagged too", "with trash", 100)
-	r.layer(app, "m1", "below an index", 1000)
-	r.layer(app, "child", "below an index", 1000)
-	r.index(app, "index", "child")
-	r.layer(app, "m1", "below a tagged index", 10000)
-	r.layer(app, "kept", "below a tagged index", 10000)
-	r.index(app, "tagged", "kept")
-	r.tag(app, "latest", "tagged", 0)
-	r.exec("UPDATE repositories SET deleted_at = now(), deleted_path = path, purge_after = now() + interval '1 day', path = '#' || path WHERE id = $1", other.ID)
-	r.policy(autoprune.Target{Namespace: "n"}, `{"method": "creation_date", "olderThan": "1d"}`)
-	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "n"}, autoprune.PreviewOptions{})
-	r.must(err)
+	app, other := r.Repository("n/app"), r.Repository("trash/app")
+	r.Tag(app, "v1", "m1", 10*day)
+	r.Layer(app, "m1", "own", 1)
+	r.Layer(app, "m1", "with untagged", 10)
+	r.Layer(app, "untagged", "with untagged", 10)
+	r.Layer(app, "m1", "with trash", 100)
+	r.Layer(other, "untagged too", "with trash", 100)
+	r.Layer(app, "m1", "below an index", 1000)
+	r.Layer(app, "child", "below an index", 1000)
+	r.Index(app, "index", "child")
+	r.Layer(app, "m1", "below a tagged index", 10000)
+	r.Layer(app, "kept", "below a tagged index", 10000)
+	r.Index(app, "tagged", "kept")
+	r.Tag(app, "latest", "tagged", 0)
+	r.Exec("UPDATE repositories SET deleted_at = now(), deleted_path = path, purge_after = now() + interval '1 day', path = '#' || path WHERE id = $1", other.ID)
+	r.policy(policies.Target{Namespace: "n"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	preview, err := r.pruner.Preview(t.Context(), policies.Target{Namespace: "n"}, autoprune.PreviewOptions{})
+	r.Must(err)
 	if *preview.Bytes != 1011 {
 		t.Errorf("%d bytes would be freed, want 1011", *preview.Bytes)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/testscale"
 )
@@ -34,7 +35,7 @@ func TestWindows(t *testing.T) {
 				if err := json.Unmarshal([]byte(text), &want); err != nil {
 					t.Fatal(err)
 				}
-				p := parsed(t, `{"method": "number_of_tags", "numTags": 1, "windows": [`+text+`]}`)
+				p := autoprunetest.Parsed(t, `{"method": "number_of_tags", "numTags": 1, "windows": [`+text+`]}`)
 				compareWindow(t, text, p, want)
 			}
 		})

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -16,50 +19,50 @@ import (
 func TestRunPrunesByNumberAndAge(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a, b, other := r.repository("app/a"), r.repository("app/b"), r.repository("other/a")
+	a, b, other := r.Repository("app/a"), r.Repository("app/b"), r.Repository("other/a")
 	for i := range 6 {
 		for _, repo := range []string{"a", "b"} {
 			target := a
 			if repo == "b" {
 				target = b
 			}
-			r.tag(target, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*day)
+			r.Tag(target, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*day)
 		}
-		r.tag(other, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*day)
+		r.Tag(other, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*day)
 	}
-	number := r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 4}`)
-	age := r.policy(autoprune.Target{Repository: "app/b"}, `{"method": "creation_date", "olderThan": "2d", "tagPattern": "v[0-9]"}`)
+	number := r.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 4}`)
+	age := r.policy(policies.Target{Repository: "app/b"}, `{"method": "creation_date", "olderThan": "2d", "tagPattern": "v[0-9]"}`)
 	r.run()
-	if got, want := r.tags(a), []string{"v0", "v1", "v2", "v3"}; !slices.Equal(got, want) {
+	if got, want := r.Tags(a), []string{"v0", "v1", "v2", "v3"}; !slices.Equal(got, want) {
 		t.Errorf("a has %v, want %v", got, want)
 	}
-	if got, want := r.tags(b), []string{"v0", "v1"}; !slices.Equal(got, want) {
+	if got, want := r.Tags(b), []string{"v0", "v1"}; !slices.Equal(got, want) {
 		t.Errorf("b has %v, want %v", got, want)
 	}
-	if got := len(r.tags(other)); got != 6 {
+	if got := len(r.Tags(other)); got != 6 {
 		t.Errorf("another namespace has %d tags, want 6", got)
 	}
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 0)
-	r.must(err)
+	r.Must(err)
 	if len(runs) != 1 || runs[0].State != "success" || runs[0].Deleted != 6 || runs[0].Tags != 12 || runs[0].Repositories != 2 {
 		t.Fatalf("runs: %+v", runs)
 	}
 	details, err := r.pruner.GetRun(t.Context(), runs[0].ID)
-	r.must(err)
+	r.Must(err)
 	if len(details.PerRepository) != 2 || details.PerRepository[0].Repository != "app/b" || details.PerRepository[0].Deleted != 4 ||
 		details.PerRepository[0].Policies[number]+details.PerRepository[0].Policies[age] != 4 || details.PerRepository[1].Policies[number] != 2 {
 		t.Errorf("per repository: %+v", details.PerRepository)
 	}
 	task, err := r.pruner.Task(t.Context(), "app")
-	r.must(err)
+	r.Must(err)
 	if !strings.HasPrefix(task.Status, "success: deleted 6 of 12 tags, 2 repositories") || task.LastRan == nil {
 		t.Errorf("task: %+v", task)
 	}
-	if n := value[int](r, `SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND run = $1
+	if n := autoprunetest.Value[int](r.Registry, `SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND run = $1
 		AND tag IS NOT NULL AND digest IS NOT NULL AND repository_id IS NOT NULL AND policy IS NOT NULL AND namespace = 'app'`, runs[0].ID); n != 6 {
 		t.Errorf("%d entries in the audit log, want 6", n)
 	}
-	if n := value[int](r, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_prune'"); n != 6 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_prune'"); n != 6 {
 		t.Errorf("%d manifests queued for review, want 6", n)
 	}
 }
@@ -69,20 +72,20 @@ func TestRunGoesThroughAllPagesOfRepositories(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Page = 2 })
 	for i := range 4 {
-		r.tag(r.repository(fmt.Sprintf("full/r%d", i)), "v1", "m1", 10*day)
+		r.Tag(r.Repository(fmt.Sprintf("full/r%d", i)), "v1", "m1", 10*day)
 	}
 	for i := range 5 {
-		r.tag(r.repository(fmt.Sprintf("short/r%d", i)), "v1", "m1", 10*day)
+		r.Tag(r.Repository(fmt.Sprintf("short/r%d", i)), "v1", "m1", 10*day)
 	}
 	for _, namespace := range []string{"full", "short"} {
-		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "creation_date", "olderThan": "1d"}`)
+		r.policy(policies.Target{Namespace: namespace}, `{"method": "creation_date", "olderThan": "1d"}`)
 	}
 	r.run()
-	if left := values[string](r, "SELECT r.path FROM tags t JOIN repositories r ON r.id = t.repository_id ORDER BY r.path"); len(left) > 0 {
+	if left := autoprunetest.Values[string](r.Registry, "SELECT r.path FROM tags t JOIN repositories r ON r.id = t.repository_id ORDER BY r.path"); len(left) > 0 {
 		t.Errorf("not pruned: %v", left)
 	}
 	for namespace, want := range map[string]int64{"full": 4, "short": 5} {
-		if n := value[int64](r, "SELECT max(repositories) FROM autopruneruns WHERE namespace = $1", namespace); n != want {
+		if n := autoprunetest.Value[int64](r.Registry, "SELECT max(repositories) FROM autopruneruns WHERE namespace = $1", namespace); n != want {
 			t.Errorf("a run went through %d repositories of %s, want %d", n, namespace, want)
 		}
 	}
@@ -93,18 +96,18 @@ func TestRunGoesThroughAllPagesOfRepositories(t *testing.T) {
 func TestIdleRunsShareARow(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	r.tag(a, "v1", "m1", 0)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
+	a := r.Repository("app/a")
+	r.Tag(a, "v1", "m1", 0)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
 	for range 3 {
 		r.run()
 	}
-	r.tag(a, "v2", "m2", 0)
+	r.Tag(a, "v2", "m2", 0)
 	for range 3 {
 		r.run()
 	}
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 0)
-	r.must(err)
+	r.Must(err)
 	var got []string
 	for _, run := range runs {
 		got = append(got, fmt.Sprintf("%s %d times %d", run.State, run.Times, run.Deleted))
@@ -113,9 +116,9 @@ func TestIdleRunsShareARow(t *testing.T) {
 		t.Errorf("runs: %v, want %v", got, want)
 	}
 	page, next, err := r.pruner.Runs(t.Context(), "", "", 2)
-	r.must(err)
+	r.Must(err)
 	rest, end, err := r.pruner.Runs(t.Context(), "", next, 2)
-	r.must(err)
+	r.Must(err)
 	if len(page) != 2 || len(rest) != 1 || end != "" || rest[0].ID != runs[2].ID {
 		t.Errorf("pages of %d and %d", len(page), len(rest))
 	}
@@ -126,20 +129,20 @@ func TestIdleRunsShareARow(t *testing.T) {
 func TestTaskGoesWithItsPolicies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	r.tag(a, "v1", "m1", 10*day)
-	target := autoprune.Target{Namespace: "app"}
+	a := r.Repository("app/a")
+	r.Tag(a, "v1", "m1", 10*day)
+	target := policies.Target{Namespace: "app"}
 	id := r.policy(target, `{"method": "creation_date", "olderThan": "1d"}`)
-	r.must(r.pruner.Delete(t.Context(), target, id))
-	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus"); n != 1 {
+	r.Must(r.pruner.Policies.Delete(t.Context(), target, id))
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus"); n != 1 {
 		t.Fatalf("%d tasks before the worker came, want 1", n)
 	}
 	_, err := r.pruner.Work(t.Context())
-	r.must(err)
-	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus"); n != 0 {
+	r.Must(err)
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus"); n != 0 {
 		t.Errorf("%d tasks, want none", n)
 	}
-	if got := r.tags(a); len(got) != 1 {
+	if got := r.Tags(a); len(got) != 1 {
 		t.Errorf("tags: %v", got)
 	}
 	if task, err := r.pruner.Task(t.Context(), "app"); task != nil || err != nil {
@@ -152,33 +155,33 @@ func TestTaskGoesWithItsPolicies(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	targets := []catalog.Repository{r.repository("plain/a"), r.repository("own/a"), r.repository("off/a")}
+	targets := []catalog.Repository{r.Repository("plain/a"), r.Repository("own/a"), r.Repository("off/a")}
 	for _, target := range targets {
 		for i, name := range []string{"v1", "v2", "v3"} {
-			r.tag(target, name, name, time.Duration(i)*day)
+			r.Tag(target, name, name, time.Duration(i)*day)
 		}
 	}
-	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 2}`)
-	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
-	id := r.policy(autoprune.Target{}, `{"method": "number_of_tags", "numTags": 1}`)
+	r.policy(policies.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 2}`)
+	r.Must(r.pruner.Policies.UseDefaults(t.Context(), "off", false))
+	id := r.policy(policies.Target{}, `{"method": "number_of_tags", "numTags": 1}`)
 	r.ensure()
 	r.run()
 	for i, want := range []int{1, 2, 3} {
-		if got := r.tags(targets[i]); len(got) != want {
+		if got := r.Tags(targets[i]); len(got) != want {
 			t.Errorf("%s has %v, want %d", targets[i].Path, got, want)
 		}
 	}
-	if on, err := r.pruner.UsesDefaults(t.Context(), "off"); on || err != nil {
+	if on, err := r.pruner.Policies.UsesDefaults(t.Context(), "off"); on || err != nil {
 		t.Errorf("uses defaults: %t, %v", on, err)
 	}
-	r.must(r.pruner.UseDefaults(t.Context(), "off", true))
+	r.Must(r.pruner.Policies.UseDefaults(t.Context(), "off", true))
 	r.run()
-	if got := r.tags(targets[2]); len(got) != 1 {
+	if got := r.Tags(targets[2]); len(got) != 1 {
 		t.Errorf("with the defaults on again: %v", got)
 	}
-	r.must(r.pruner.Delete(t.Context(), autoprune.Target{}, id))
+	r.Must(r.pruner.Policies.Delete(t.Context(), policies.Target{}, id))
 	r.run()
-	if got := values[string](r, "SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id"); !slices.Equal(got, []string{"own"}) {
+	if got := autoprunetest.Values[string](r.Registry, "SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id"); !slices.Equal(got, []string{"own"}) {
 		t.Errorf("tasks of %v, want own alone", got)
 	}
 }
@@ -191,31 +194,31 @@ func TestPoliciesInsertedBySQL(t *testing.T) {
 	r := setup(t)
 	var targets []catalog.Repository
 	for _, path := range []string{"whole/a", "part/a", "part/b", "none/a", "trash/a"} {
-		targets = append(targets, r.repository(path))
-		r.tag(targets[len(targets)-1], "v1", "m1", 10*day)
+		targets = append(targets, r.Repository(path))
+		r.Tag(targets[len(targets)-1], "v1", "m1", 10*day)
 	}
 	const policy = `{"method": "creation_date", "olderThan": "1d"}`
 	for _, i := range []int{0, 4} {
-		r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES (gen_random_uuid(), $1, $2)", targets[i].NamespaceID, policy)
+		r.Exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES (gen_random_uuid(), $1, $2)", targets[i].NamespaceID, policy)
 	}
-	r.exec("INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) VALUES (gen_random_uuid(), $1, $2, $3)",
+	r.Exec("INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) VALUES (gen_random_uuid(), $1, $2, $3)",
 		targets[1].NamespaceID, targets[1].ID, policy)
-	r.exec("UPDATE top_level_namespaces SET name = '#trash', deleted_name = name, deleted_at = now(), purge_after = now() + interval '1 day' WHERE name = 'trash'")
+	r.Exec("UPDATE top_level_namespaces SET name = '#trash', deleted_name = name, deleted_at = now(), purge_after = now() + interval '1 day' WHERE name = 'trash'")
 	r.ensure()
 	tasks := func() []string {
-		return values[string](r, "SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id ORDER BY n.name")
+		return autoprunetest.Values[string](r.Registry, "SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id ORDER BY n.name")
 	}
 	if got := tasks(); !slices.Equal(got, []string{"part", "whole"}) {
 		t.Errorf("tasks of %v, want part and whole", got)
 	}
 	r.run()
 	for i, want := range []int{0, 0, 1, 1, 1} {
-		if got := r.tags(targets[i]); len(got) != want {
+		if got := r.Tags(targets[i]); len(got) != want {
 			t.Errorf("%s has %v, want %d", targets[i].Path, got, want)
 		}
 	}
-	r.exec("DELETE FROM namespaceautoprunepolicy")
-	r.exec("DELETE FROM repositoryautoprunepolicy")
+	r.Exec("DELETE FROM namespaceautoprunepolicy")
+	r.Exec("DELETE FROM repositoryautoprunepolicy")
 	r.run()
 	r.ensure()
 	if got := tasks(); len(got) != 0 {
@@ -229,30 +232,30 @@ func TestPoliciesInsertedBySQL(t *testing.T) {
 func TestAttachedTagsGoWithTheirImage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	attached := func(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
+	a := r.Repository("app/a")
+	attached := func(image string) string { return "sha256-" + autoprunetest.DigestOf(image).Hex() + ".sig" }
 	for i, name := range []string{"new", "old", "shared", "child"} {
-		r.tag(a, name, name, time.Duration(i*10)*day)
-		r.tag(a, attached(name), "signature of "+name, time.Duration(i*10)*day)
+		r.Tag(a, name, name, time.Duration(i*10)*day)
+		r.Tag(a, attached(name), "signature of "+name, time.Duration(i*10)*day)
 	}
-	r.tag(a, "also-shared", "shared", 0)
-	r.tag(a, "list", "index", 0)
-	r.index(a, "index", "child")
-	id := r.manifest(a, "sbom of old", "old")
-	r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'sbom', $3)`, a.NamespaceID, a.ID, id)
-	r.tag(a, attached("nothing"), "orphan", 2*day)
-	r.tag(a, attached("not yet"), "early", 0)
-	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 4}`) // new, list, also-shared, and what came too early
+	r.Tag(a, "also-shared", "shared", 0)
+	r.Tag(a, "list", "index", 0)
+	r.Index(a, "index", "child")
+	id := r.Manifest(a, "sbom of old", "old")
+	r.Exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'sbom', $3)`, a.NamespaceID, a.ID, id)
+	r.Tag(a, attached("nothing"), "orphan", 2*day)
+	r.Tag(a, attached("not yet"), "early", 0)
+	r.policy(policies.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 4}`) // new, list, also-shared, and what came too early
 	r.run()
 	want := []string{"also-shared", "list", "new", attached("new"), attached("shared"), attached("child"), attached("not yet")}
 	slices.Sort(want)
-	if got := r.tags(a); !slices.Equal(got, want) {
+	if got := r.Tags(a); !slices.Equal(got, want) {
 		t.Errorf("tags:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if n := value[int](r, "SELECT count(*) FROM auditlog WHERE detail ->> 'code' = 'image_goes'"); n != 2 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE detail ->> 'code' = 'image_goes'"); n != 2 {
 		t.Errorf("%d went with their image, want 2", n)
 	}
-	if n := value[int](r, "SELECT count(*) FROM auditlog WHERE detail ->> 'code' = 'beyond_newest'"); n != 4 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE detail ->> 'code' = 'beyond_newest'"); n != 4 {
 		t.Errorf("%d went by their number, the orphan among them, want 4", n)
 	}
 }
@@ -263,84 +266,84 @@ func TestAttachedTagsGoWithTheirImage(t *testing.T) {
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a, gone := r.repository("app/a"), r.repository("app/gone")
+	a, gone := r.Repository("app/a"), r.Repository("app/gone")
 	for i := range 5 {
-		r.tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*10*day)
+		r.Tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*10*day)
 	}
-	r.tag(gone, "v1", "m1", 20*day)
-	target := autoprune.Target{Namespace: "app"}
+	r.Tag(gone, "v1", "m1", 20*day)
+	target := policies.Target{Namespace: "app"}
 	id := r.policy(target, `{"method": "creation_date", "olderThan": "5d"}`)
-	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 3}`)
-	r.exec("UPDATE tags SET updated_at = created_at + interval '1 hour' WHERE repository_id = $1 AND name = 'v4'", a.ID) // moved once
-	r.exec("UPDATE tags SET expires_at = now() + CASE name WHEN 'v1' THEN interval '9 days' ELSE interval '-1 second' END WHERE name IN ('v1', 'v4')")
-	before := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 ORDER BY name", a.ID)
+	r.policy(policies.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 3}`)
+	r.Exec("UPDATE tags SET updated_at = created_at + interval '1 hour' WHERE repository_id = $1 AND name = 'v4'", a.ID) // moved once
+	r.Exec("UPDATE tags SET expires_at = now() + CASE name WHEN 'v1' THEN interval '9 days' ELSE interval '-1 second' END WHERE name IN ('v1', 'v4')")
+	before := autoprunetest.Values[time.Time](r.Registry, "SELECT created_at FROM tags WHERE repository_id = $1 ORDER BY name", a.ID)
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0"}) {
 		t.Fatalf("after the run: %v", got)
 	}
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
-	r.must(err)
-	r.tag(a, "v2", "new", 0)                                                                               // made since
-	r.exec("DELETE FROM manifests WHERE repository_id = $1 AND digest = $2", a.ID, digestOf("m3").Bytes()) // collected since
-	r.exec("DELETE FROM repositories WHERE id = $1", gone.ID)
+	r.Must(err)
+	r.Tag(a, "v2", "new", 0)                                                                                             // made since
+	r.Exec("DELETE FROM manifests WHERE repository_id = $1 AND digest = $2", a.ID, autoprunetest.DigestOf("m3").Bytes()) // collected since
+	r.Exec("DELETE FROM repositories WHERE id = $1", gone.ID)
 	undone, err := r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	r.must(err)
+	r.Must(err)
 	if undone.Restored != 2 || undone.Exists != 1 || undone.Gone != 2 || undone.Next != "" || len(undone.GoneTags) != 2 {
 		t.Errorf("undone: %+v", undone)
 	}
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
 		t.Errorf("after the undo: %v", got)
 	}
-	after := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 AND name IN ('v1', 'v4') ORDER BY name", a.ID)
+	after := autoprunetest.Values[time.Time](r.Registry, "SELECT created_at FROM tags WHERE repository_id = $1 AND name IN ('v1', 'v4') ORDER BY name", a.ID)
 	if !after[0].Equal(before[1]) || !after[1].Equal(before[4]) {
 		t.Errorf("the tags aren't as old as they were: %v, %v", after, before)
 	}
-	moved := values[string](r, `SELECT COALESCE((updated_at - created_at)::text, 'never') FROM tags
+	moved := autoprunetest.Values[string](r.Registry, `SELECT COALESCE((updated_at - created_at)::text, 'never') FROM tags
 		WHERE repository_id = $1 AND name IN ('v1', 'v4') ORDER BY name`, a.ID)
 	if want := []string{"never", "01:00:00"}; !slices.Equal(moved, want) {
 		t.Errorf("the tags were moved so long after they were made: %v, want %v", moved, want)
 	}
-	if got := value[string](r, "SELECT string_agg(name, ' ') FROM tags WHERE expires_at > now() + interval '8 days'"); got != "v1" {
+	if got := autoprunetest.Value[string](r.Registry, "SELECT string_agg(name, ' ') FROM tags WHERE expires_at > now() + interval '8 days'"); got != "v1" {
 		t.Errorf("the tags that have an expiration date again are %s, want v1", got)
 	}
-	if n := value[int](r, "SELECT count(*) FROM tags WHERE expires_at IS NOT NULL"); n != 1 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM tags WHERE expires_at IS NOT NULL"); n != 1 {
 		t.Errorf("%d tags have an expiration date, want one: a date that is over would delete its tag again", n)
 	}
-	if value[[]byte](r, "SELECT m.digest FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE t.name = 'v2' AND t.repository_id = $1", a.ID)[1] != digestOf("new").Bytes()[1] {
+	if autoprunetest.Value[[]byte](r.Registry, "SELECT m.digest FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE t.name = 'v2' AND t.repository_id = $1", a.ID)[1] != autoprunetest.DigestOf("new").Bytes()[1] {
 		t.Error("the tag that was made since was overwritten")
 	}
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
 		t.Errorf("the next run took again: %v", got)
 	}
 	again, err := r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-	r.must(err)
+	r.Must(err)
 	if again.Restored != 0 || again.Exists != 3 {
 		t.Errorf("undone again: %+v", again)
 	}
-	r.exec("UPDATE tags SET updated_at = now() - interval '40 days' WHERE repository_id = $1 AND name = 'v4'", a.ID) // pushed again
+	r.Exec("UPDATE tags SET updated_at = now() - interval '40 days' WHERE repository_id = $1 AND name = 'v4'", a.ID) // pushed again
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
 		t.Errorf("a tag that was pushed again isn't exempt any more: %v", got)
 	}
-	p, err := r.pruner.Get(t.Context(), target, id)
-	r.must(err)
-	r.must(r.pruner.Update(t.Context(), target, id, p.Policy))
+	p, err := r.pruner.Policies.Get(t.Context(), target, id)
+	r.Must(err)
+	r.Must(r.pruner.Policies.Update(t.Context(), target, id, p.Policy))
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
 		t.Errorf("after the policy was saved unchanged: %v", got)
 	}
 	other, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "6d"}`))
-	r.must(err)
-	r.must(r.pruner.Update(t.Context(), target, id, other))
+	r.Must(err)
+	r.Must(r.pruner.Policies.Update(t.Context(), target, id, other))
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v2"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"v0", "v2"}) {
 		t.Errorf("after the policy got another rule: %v", got)
 	}
-	if n := value[int64](r, "SELECT restored FROM autopruneruns WHERE id = $1", runs[0].ID); n != 2 {
+	if n := autoprunetest.Value[int64](r.Registry, "SELECT restored FROM autopruneruns WHERE id = $1", runs[0].ID); n != 2 {
 		t.Errorf("the run has %d restored, want 2", n)
 	}
-	if n := value[int](r, "SELECT count(*) FROM auditlog WHERE kind = 'revert_tag' AND run = $1", runs[0].ID); n != 2 {
+	if n := autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM auditlog WHERE kind = 'revert_tag' AND run = $1", runs[0].ID); n != 2 {
 		t.Errorf("%d entries of restored tags, want 2", n)
 	}
 }
@@ -350,19 +353,21 @@ func TestUndo(t *testing.T) {
 func TestMovedTagStays(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
+	a := r.Repository("app/a")
 	for _, name := range []string{"kept", "moved", "pushed", "remade"} {
-		r.tag(a, name, name, 10*day)
+		r.Tag(a, name, name, 10*day)
 	}
-	r.manifest(a, "other", "")
-	page, err := r.pruner.ReadTags(t.Context(), a)
-	r.must(err)
-	r.tag(a, "moved", "other", 9*day)
-	r.exec("UPDATE tags SET updated_at = now() WHERE name = 'pushed'")
-	r.exec("DELETE FROM tags WHERE name = 'remade'")
-	r.tag(a, "remade", "remade", 10*day)
+	r.Manifest(a, "other", "")
+	var page []snapshot.TagRow
+	r.Must(snapshot.Read(t.Context(), r.DB.Pool, a, func(s *snapshot.Snapshot) error {
+		return s.Tags(t.Context(), "", 1000, func(row snapshot.TagRow) { page = append(page, row) })
+	}))
+	r.Tag(a, "moved", "other", 9*day)
+	r.Exec("UPDATE tags SET updated_at = now() WHERE name = 'pushed'")
+	r.Exec("DELETE FROM tags WHERE name = 'remade'")
+	r.Tag(a, "remade", "remade", 10*day)
 	var gone []int64
-	r.must(r.pruner.Deletion(t.Context(), func(tx autoprune.DeletionTx) (err error) {
+	r.Must(r.pruner.Deletion(t.Context(), func(tx autoprune.DeletionTx) (err error) {
 		gone, err = tx.DeleteTags(t.Context(), autoprune.TagBatch{
 			Target: a, Tags: page, Why: make([]int32, len(page)), Reasons: []autoprune.BatchReason{{Detail: "{}"}},
 		})
@@ -371,11 +376,11 @@ func TestMovedTagStays(t *testing.T) {
 	if want := []int64{1}; !slices.Equal(gone, want) {
 		t.Errorf("deleted for each reason: %v, want %v", gone, want)
 	}
-	if got, want := r.tags(a), []string{"moved", "pushed", "remade"}; !slices.Equal(got, want) {
+	if got, want := r.Tags(a), []string{"moved", "pushed", "remade"}; !slices.Equal(got, want) {
 		t.Errorf("left: %v, want %v", got, want)
 	}
-	logged := values[string](r, "SELECT tag || ' ' || encode(digest, 'hex') FROM auditlog WHERE kind = 'autoprune_tag_delete'")
-	if want := []string{"kept " + hex.EncodeToString(digestOf("kept").Bytes())}; !slices.Equal(logged, want) {
+	logged := autoprunetest.Values[string](r.Registry, "SELECT tag || ' ' || encode(digest, 'hex') FROM auditlog WHERE kind = 'autoprune_tag_delete'")
+	if want := []string{"kept " + hex.EncodeToString(autoprunetest.DigestOf("kept").Bytes())}; !slices.Equal(logged, want) {
 		t.Errorf("entries: %v, want %v", logged, want)
 	}
 }
@@ -385,25 +390,25 @@ func TestMovedTagStays(t *testing.T) {
 func TestProtectedTagsStay(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a, b := r.repository("app/a"), r.repository("app/b")
+	a, b := r.Repository("app/a"), r.Repository("app/b")
 	for _, target := range []catalog.Repository{a, b} {
 		for _, name := range []string{"prod", "release-1", "stable", "v1"} {
-			r.tag(target, name, name, 10*day)
+			r.Tag(target, name, name, 10*day)
 		}
 	}
 	protect := func(pattern string, namespace, repository any) {
-		r.exec("INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES (gen_random_uuid(), $1, $2, $3)",
+		r.Exec("INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES (gen_random_uuid(), $1, $2, $3)",
 			namespace, repository, pattern)
 	}
 	protect("prod", nil, nil)
 	protect("release-.*", a.NamespaceID, nil)
 	protect("stable", a.NamespaceID, a.ID)
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
 	r.run()
-	if got := r.tags(a); !slices.Equal(got, []string{"prod", "release-1", "stable"}) {
+	if got := r.Tags(a); !slices.Equal(got, []string{"prod", "release-1", "stable"}) {
 		t.Errorf("a has %v", got)
 	}
-	if got := r.tags(b); !slices.Equal(got, []string{"prod", "release-1"}) {
+	if got := r.Tags(b); !slices.Equal(got, []string{"prod", "release-1"}) {
 		t.Errorf("b has %v", got)
 	}
 }
@@ -412,15 +417,15 @@ func TestProtectedTagsStay(t *testing.T) {
 func TestLastPulledSelectsNothingWithoutStatistics(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a := r.repository("app/a")
-	r.tag(a, "v1", "m1", 1000*day)
-	id := r.policy(autoprune.Target{Namespace: "app"}, `{"method": "last_pulled", "olderThan": "90d"}`)
+	a := r.Repository("app/a")
+	r.Tag(a, "v1", "m1", 1000*day)
+	id := r.policy(policies.Target{Namespace: "app"}, `{"method": "last_pulled", "olderThan": "90d"}`)
 	r.run()
-	if got := r.tags(a); len(got) != 1 {
+	if got := r.Tags(a); len(got) != 1 {
 		t.Errorf("tags: %v", got)
 	}
 	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
-	r.must(err)
+	r.Must(err)
 	if runs[0].Notices[id] != "there are no pull statistics yet" {
 		t.Errorf("notices: %v", runs[0].Notices)
 	}

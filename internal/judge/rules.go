@@ -38,6 +38,8 @@ type Applied struct {
 	Policy policy.Policy
 	// Bound restricts a policy that frees bytes; nil: no restriction.
 	Bound *FreeBound
+	// RuleVersion is the policy's version since which it selects what it selects.
+	RuleVersion int64
 	// Everywhere marks the default policy of the configuration, which applies in a
 	// namespace even if the namespace has its own policies.
 	Everywhere bool
@@ -65,6 +67,15 @@ type Applied struct {
 	// Uncovered is until when the policy deletes nothing, because another policy or a keep rule was
 	// taken away; zero: it may.
 	Uncovered time.Time
+}
+
+// FreeName is the id of the policy of a plan to free bytes, and the policy of exemptions from freeing.
+const FreeName = "free"
+
+// ExemptBy returns whether the policy doesn't select a tag of which an exemption names a policy and its
+// version. It does so from its next rule on. What was restored once isn't deleted to free bytes.
+func (a *Applied) ExemptBy(policy string, version int64) bool {
+	return a.ID == policy && a.RuleVersion <= version || a.Bound != nil || a.ID == FreeName
 }
 
 // Combine returns the policies that apply to a repository. They are the repository's own

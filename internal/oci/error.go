@@ -104,6 +104,16 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), err: err}
 }
 
+// Invalid returns the error UNSUPPORTED with status 400: the request itself asks for what can't be.
+func Invalid(format string, args ...any) *Error {
+	return Errorf(Unsupported, format, args...).WithStatus(400)
+}
+
+// NotFound returns the error NAME_UNKNOWN with status 404, for what isn't a repository or a namespace.
+func NotFound(format string, args ...any) *Error {
+	return Errorf(NameUnknown, format, args...).WithStatus(404)
+}
+
 // WithDetail returns a copy with a detail, which may be any value that encodes to JSON.
 func (e *Error) WithDetail(detail any) *Error {
 	c := *e

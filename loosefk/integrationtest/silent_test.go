@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/loosefk"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/loosefk"
 )
 
 // A worker stops sending while it holds an advisory lock. PostgreSQL must release the lock

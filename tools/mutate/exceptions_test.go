@@ -10,7 +10,7 @@ import (
 )
 
 // places are the directories whose statements need mutations.
-var places = []string{"internal/catalog", "internal/hold", "internal/autoprune", "internal/gc", "internal/db/routines"}
+var places = []string{"internal/catalog", "internal/hold", "internal/autoprune", "internal/autoprune/policies", "internal/autoprune/snapshot", "internal/gc", "internal/db/routines"}
 
 // locking matches the locks in statements, and the calls that take such a lock; looking matches the
 // looks once more before something is written or deleted.
@@ -60,13 +60,13 @@ var exceptions = []exception{
 	{"internal/catalog/uploads.go", "", pushes},
 	{"internal/catalog/visibility.go", "", "of stars, which decide about nothing"},
 	// pruning
-	{"internal/autoprune/configurations.go", "", "lets the foreign key hold: without it a blob that goes meanwhile is an error, and nothing is stored"},
+	{"internal/autoprune/snapshot/configurations.go", "", "lets the foreign key hold: without it a blob that goes meanwhile is an error, and nothing is stored"},
 	{"internal/autoprune/delete.go", "u.stopCapped(full)\n\t\treturn errOutdated", "not a look: the deletion was rolled back at the cap"},
 	{"internal/autoprune/delete.go", "if _, err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task); err != nil {", sharedBy},
 	{"internal/autoprune/housekeeping.go", "", "lets the foreign key hold: without it a namespace that goes meanwhile is an error, and the next look makes the tasks"},
 	{"internal/autoprune/rests.go", "if err := u.p.lockTask(ctx, tx, u.task); err != nil {", sharedBy},
 	{"internal/autoprune/rests.go", "FOR UPDATE OF r`", "who changes the row has locked the namespace's task before"},
-	{"internal/autoprune/setting.go", "", "of the start of a process: replaceDefault updates the same row later, and two starts at once end with one of their policies"},
+	{"internal/autoprune/policies/setting.go", "", "of the start of a process: replaceDefault updates the same row later, and two starts at once end with one of their policies"},
 	{"internal/autoprune/tasks.go", "AND lease = $2 FOR NO KEY UPDATE", "the condition on the lease has a mutation; no test lets the lease end between this statement and the commit"},
 	{"internal/autoprune/tasks.go", "if _, err := p.lockTaskAndPolicies(ctx, q.Tx, t); err != nil {", sharedBy},
 	// garbage collection

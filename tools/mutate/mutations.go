@@ -17,6 +17,7 @@ const (
 	gc        = "./internal/gc"
 	hold      = "./internal/hold"
 	autoprune = "./internal/autoprune"
+	policies  = "./internal/autoprune/policies"
 )
 
 const (
@@ -310,15 +311,15 @@ var mutations = []mutation{
 	{"prune: two workers claim one task", tasksGo,
 		"ORDER BY last_ran_ms NULLS FIRST LIMIT 1\n\t\t\tFOR UPDATE SKIP LOCKED", "ORDER BY last_ran_ms NULLS FIRST LIMIT 1",
 		autoprune, "TestTaskThatIsBeingClaimed"},
-	{"prune: new policies wait for deletions", "internal/autoprune/untagged.go",
+	{"prune: new policies wait for deletions", "internal/autoprune/policies/untagged.go",
 		`b.Queue("SELECT pg_advisory_xact_lock(1886745447, 0)")`, `b.Queue("SELECT")`,
-		autoprune, "TestPolicyWaitsForDeletions"},
+		policies, "TestPolicyWaitsForDeletions"},
 	{"prune: undoing locks the manifests", "internal/catalog/restore_tags.go",
 		"ORDER BY digest LIMIT 1 FOR KEY SHARE) m`", "ORDER BY digest LIMIT 1) m`",
 		autoprune, "TestUndoWhileAManifestGoes"},
-	{"prune: a policy of what goes into the trash", "internal/autoprune/policies.go",
+	{"prune: a policy of what goes into the trash", "internal/autoprune/policies/target.go",
 		`clause = "FOR KEY SHARE"`, `clause = ""`,
-		autoprune, "TestPolicyOfWhatGoes"},
+		policies, "TestPolicyOfWhatGoes"},
 	{"prune: a sleeper loses its lease before it deletes", "internal/autoprune/delete.go",
 		"at, err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task)\n", "at, err := time.Now(), error(nil)\n",
 		autoprune, "TestSleeperChangesNothing|TestWhatChangesAfterTheSelection"},

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 )
 
 // TestAPIForecast: a client asks what a policy, or the saved policies, would have deleted.
@@ -17,7 +17,7 @@ func TestAPIForecast(t *testing.T) {
 	}
 	for _, base := range []string{"/organization/app", "/repository/app/a"} {
 		path := base + "/autoprunepolicy/forecast"
-		var f autoprune.Forecast
+		var f forecast.Forecast
 		r.Manage(t, "POST", path+"?days=30&settings=3,1", `{"method": "number_of_tags", "numTags": 2}`).Into(t, 200, &f)
 		if !f.Complete || f.Tags != 4 || f.Deleted != 2 || len(f.Days) != 1 || f.Days[0].Tags != 4 || f.Days[0].Deleted != 2 ||
 			time.Since(f.Days[0].At) > time.Minute || len(f.Notes) != 1 || len(f.Policies) != 1 {
@@ -38,7 +38,7 @@ func TestAPIForecast(t *testing.T) {
 	}
 	r.Manage(t, "POST", "/repository/app/none/autoprunepolicy/forecast", "").Refused(t, 404, "not_found", "not known to this registry")
 	r.Manage(t, "POST", "/organization/app/autoprunepolicy", `{"method": "number_of_tags", "numTags": 3, "mode": "observe"}`).Into(t, 201, new(any))
-	var f autoprune.Forecast
+	var f forecast.Forecast
 	r.Manage(t, "POST", "/repository/app/a/autoprunepolicy/forecast?days=1000", "").Into(t, 200, &f)
 	if f.Deleted != 1 || len(f.Policies) != 1 || f.Policies[0].ID == "" || len(f.Notes) != 2 {
 		t.Errorf("the saved policy: %+v", f)

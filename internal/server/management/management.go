@@ -37,6 +37,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/clock"
@@ -88,6 +89,8 @@ type Options struct {
 	// Autoprune manages auto-pruning and its policies. Nil: the API lacks the operations on
 	// auto-pruning.
 	Autoprune *autoprune.Pruner
+	// Forecasts forecasts what Autoprune deletes. Nil: the API lacks the operation on forecasts.
+	Forecasts *forecast.Forecaster
 	// Holds keeps what is deployed. Nil: the API lacks the operations on holds.
 	Holds *hold.Holds
 	// Webhooks manages the webhooks of namespaces. Nil: the API lacks the operations on

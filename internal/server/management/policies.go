@@ -11,13 +11,15 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 // targetOf returns whose policies an operation is about: the registry's, a namespace's or a repository's.
-func targetOf(at api.PolicyAt) autoprune.Target {
-	return autoprune.Target{Namespace: at.Namespace, Repository: at.Repository}
+func targetOf(at api.PolicyAt) policies.Target {
+	return policies.Target{Namespace: at.Namespace, Repository: at.Repository}
 }
 
 // parsePolicy parses a policy. `id` is the policy's id in the request's path, "" for a new policy.
@@ -49,7 +51,7 @@ func triedPolicy(p *api.PolicyText) (*policy.Policy, error) {
 	return &parsed, err
 }
 
-func viewPolicy(s autoprune.Saved) api.PolicyView {
+func viewPolicy(s policies.Saved) api.PolicyView {
 	v := api.PolicyView{
 		UUID: s.ID, Method: string(s.Policy.Method), Value: s.Policy.Value(), Counting: s.Policy.Counting, RemoveOrphans: s.Policy.RemoveOrphans, Selectors: s.Policy.Selectors,
 		Safeguards: s.Policy.Safeguards, Keep: s.Policy.Keep, TagPatternMatches: !s.Policy.Excludes(),
@@ -60,7 +62,7 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 		v.ActiveFrom = &at
 	}
 	if s.Setting {
-		v.Setting = autoprune.SettingName
+		v.Setting = policies.SettingName
 	}
 	if pattern := s.Policy.TagPattern; !pattern.IsZero() {
 		text := pattern.String()
@@ -71,17 +73,17 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 
 // consent judges a change of policies, and returns what the client says to its warnings. It returns
 // an error, with status 409, if the client hasn't confirmed them.
-func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Change, confirm string) (autoprune.Consent, error) {
+func (a *API) consent(ctx context.Context, t policies.Target, c warnings.Change, confirm string) (policies.Consent, error) {
 	done, err := a.turn(ctx)
 	if err != nil {
-		return autoprune.Consent{}, err
+		return policies.Consent{}, err
 	}
 	defer done()
-	found, err := a.opt.Autoprune.Judge(ctx, t, c)
+	found, err := a.opt.Autoprune.Warnings.OfChange(ctx, t, c)
 	if err != nil {
-		return autoprune.Consent{}, err
+		return policies.Consent{}, err
 	}
-	out := autoprune.Consent{Warnings: found}
+	out := policies.Consent{Warnings: found}
 	if confirm == "" && t.Scope() != policy.DefaultScope && c.Defaults == nil { // Quay has no defaults
 		return out, nil
 	}
@@ -90,7 +92,7 @@ func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Chang
 		return out, err
 	}
 	out.Confirmed = slices.Concat(known, policy.Codes(found))
-	if slices.Contains(known, autoprune.Everything) && len(known) == 1 {
+	if slices.Contains(known, policies.Everything) && len(known) == 1 {
 		out.Confirmed = known
 	}
 	slices.Sort(out.Confirmed)
@@ -101,7 +103,7 @@ func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Chang
 		for code := range strings.SplitSeq(confirm, ",") {
 			known = append(known, policy.WarningCode(code))
 		}
-		if left := autoprune.Unconfirmed(found, known); len(left) > 0 {
+		if left := policies.Unconfirmed(found, known); len(left) > 0 {
 			return out, server.Refusal(http.StatusConflict, "nothing was changed, since somebody must confirm this first: %s", strings.Join(policy.Sentences(left), "; ")).
 				WithDetail(map[string]any{"warnings": left})
 		}
@@ -111,11 +113,11 @@ func (a *API) consent(ctx context.Context, t autoprune.Target, c autoprune.Chang
 
 // confirmedBefore returns the codes that were confirmed when the policy was saved, if the change
 // leaves it as it is.
-func (a *API) confirmedBefore(ctx context.Context, t autoprune.Target, c autoprune.Change) ([]policy.WarningCode, error) {
+func (a *API) confirmedBefore(ctx context.Context, t policies.Target, c warnings.Change) ([]policy.WarningCode, error) {
 	if c.ID == "" || c.Policy == nil {
 		return nil, nil
 	}
-	s, err := a.opt.Autoprune.Get(ctx, t, c.ID)
+	s, err := a.opt.Autoprune.Policies.Get(ctx, t, c.ID)
 	if err != nil || s.Problem != "" || !s.Policy.Equal(*c.Policy) {
 		return nil, err
 	}
@@ -134,7 +136,7 @@ func (a *API) addPolicies() {
 		return
 	}
 	serve(a, api.ListPolicies, func(ctx context.Context, in *api.PolicyAt) (*api.PolicyList, error) {
-		list, err := a.opt.Autoprune.List(ctx, targetOf(*in))
+		list, err := a.opt.Autoprune.Policies.List(ctx, targetOf(*in))
 		out := &api.PolicyList{Policies: make([]api.PolicyView, len(list))}
 		for i, s := range list {
 			out.Policies[i] = viewPolicy(s)
@@ -143,7 +145,7 @@ func (a *API) addPolicies() {
 	})
 	serve(a, api.CreatePolicy, a.createPolicy)
 	serve(a, api.GetPolicy, func(ctx context.Context, in *api.PolicyItem) (*api.PolicyView, error) {
-		s, err := a.opt.Autoprune.Get(ctx, targetOf(in.PolicyAt), in.UUID)
+		s, err := a.opt.Autoprune.Policies.Get(ctx, targetOf(in.PolicyAt), in.UUID)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +155,9 @@ func (a *API) addPolicies() {
 	serveAnswer(a, api.UpdatePolicy, a.updatePolicy, nil)
 	serve(a, api.DeletePolicy, a.deletePolicy)
 	serve(a, api.PreviewPolicy, a.previewPolicy)
-	serve(a, api.ForecastPolicy, a.forecastPolicy)
+	if a.opt.Forecasts != nil {
+		serve(a, api.ForecastPolicy, a.forecastPolicy)
+	}
 }
 
 func (a *API) createPolicy(ctx context.Context, in *api.PolicyNew) (*api.PolicyIDBody, error) {
@@ -161,17 +165,17 @@ func (a *API) createPolicy(ctx context.Context, in *api.PolicyNew) (*api.PolicyI
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := a.opt.Autoprune.UntaggedWarnings(ctx, wanted)
+	untagged, err := a.opt.Autoprune.Policies.UntaggedWarnings(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
 	target := targetOf(in.PolicyAt)
-	consent, err := a.consent(ctx, target, autoprune.Change{Policy: &wanted}, in.Confirm)
+	consent, err := a.consent(ctx, target, warnings.Change{Policy: &wanted}, in.Confirm)
 	if err != nil {
 		return nil, err
 	}
-	id, err := a.opt.Autoprune.CreateConfirmed(ctx, target, wanted, consent)
-	return &api.PolicyIDBody{UUID: id, Warnings: append(policy.Sentences(consent.Warnings), warnings...), Found: consent.Warnings}, err
+	id, err := a.opt.Autoprune.Policies.CreateConfirmed(ctx, target, wanted, consent)
+	return &api.PolicyIDBody{UUID: id, Warnings: append(policy.Sentences(consent.Warnings), untagged...), Found: consent.Warnings}, err
 }
 
 func (a *API) updatePolicy(ctx context.Context, in *api.PolicyChange) (*policyUpdated, error) {
@@ -180,29 +184,29 @@ func (a *API) updatePolicy(ctx context.Context, in *api.PolicyChange) (*policyUp
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := prune.UntaggedWarnings(ctx, wanted)
+	untagged, err := prune.Policies.UntaggedWarnings(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
 	target, version := targetOf(in.PolicyAt), in.Version
-	if s, err := prune.Get(ctx, target, id); err == nil && version != 0 && s.Version != version {
-		return nil, prune.UpdateVersion(ctx, target, id, wanted, version) // says that somebody has saved it
+	if s, err := prune.Policies.Get(ctx, target, id); err == nil && version != 0 && s.Version != version {
+		return nil, prune.Policies.UpdateVersion(ctx, target, id, wanted, version) // says that somebody has saved it
 	}
-	consent, err := a.consent(ctx, target, autoprune.Change{ID: id, Policy: &wanted}, in.Confirm)
+	consent, err := a.consent(ctx, target, warnings.Change{ID: id, Policy: &wanted}, in.Confirm)
 	if err != nil {
 		return nil, err
 	}
-	return &policyUpdated{warningHeaders(append(policy.Sentences(consent.Warnings), warnings...))},
-		prune.UpdateConfirmed(ctx, target, id, wanted, version, consent)
+	return &policyUpdated{warningHeaders(append(policy.Sentences(consent.Warnings), untagged...))},
+		prune.Policies.UpdateConfirmed(ctx, target, id, wanted, version, consent)
 }
 
 func (a *API) deletePolicy(ctx context.Context, in *api.PolicyRemoval) (*api.PolicyIDBody, error) {
 	id, target := in.UUID, targetOf(in.PolicyAt)
-	consent, err := a.consent(ctx, target, autoprune.Change{ID: id}, in.Confirm)
+	consent, err := a.consent(ctx, target, warnings.Change{ID: id}, in.Confirm)
 	if err != nil {
 		return nil, err
 	}
-	return &api.PolicyIDBody{UUID: id, Found: consent.Warnings}, a.opt.Autoprune.DeleteConfirmed(ctx, target, id, consent)
+	return &api.PolicyIDBody{UUID: id, Found: consent.Warnings}, a.opt.Autoprune.Policies.DeleteConfirmed(ctx, target, id, consent)
 }
 
 // warningHeaders formats each warning as a value of the answer's Warning header (OCI
@@ -257,7 +261,7 @@ func (a *API) previewPolicy(ctx context.Context, in *api.PreviewInput) (*api.Jud
 	}
 	out := &api.JudgedPreview{Preview: *p}
 	if policy != nil {
-		out.Found, err = a.opt.Autoprune.Judge(ctx, t, autoprune.Change{Policy: policy})
+		out.Found, err = a.opt.Autoprune.Warnings.OfChange(ctx, t, warnings.Change{Policy: policy})
 	}
 	return out, err
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/runs"
@@ -27,11 +30,11 @@ func (a *API) addPruning() {
 	serve(a, api.GetPruneState, a.pruneState)
 	serve(a, api.SetPruneState, func(ctx context.Context, in *api.PruneStateChange) (*api.None, error) {
 		on := in.Body.UsesDefaults
-		consent, err := a.consent(ctx, autoprune.Target{Namespace: in.Namespace}, autoprune.Change{Defaults: &on}, in.Confirm)
+		consent, err := a.consent(ctx, policies.Target{Namespace: in.Namespace}, warnings.Change{Defaults: &on}, in.Confirm)
 		if err != nil {
 			return nil, err
 		}
-		return nil, prune.UseDefaultsConfirmed(ctx, in.Namespace, on, consent)
+		return nil, prune.Policies.UseDefaultsConfirmed(ctx, in.Namespace, on, consent)
 	})
 	serve(a, api.PruneNow, func(ctx context.Context, in *api.PruneNamespace) (*api.PruneState, error) {
 		if err := prune.RunNow(ctx, in.Namespace); err != nil {
@@ -56,7 +59,7 @@ func (a *API) addPruning() {
 
 func (a *API) pruneState(ctx context.Context, in *api.PruneNamespace) (*api.PruneState, error) {
 	prune := a.opt.Autoprune
-	on, err := prune.UsesDefaults(ctx, in.Namespace)
+	on, err := prune.Policies.UsesDefaults(ctx, in.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +67,7 @@ func (a *API) pruneState(ctx context.Context, in *api.PruneNamespace) (*api.Prun
 	if err != nil {
 		return nil, err
 	}
-	reported, err := prune.Reported(ctx, in.Namespace)
+	reported, err := prune.Policies.Reported(ctx, in.Namespace)
 	return &api.PruneState{UsesDefaults: on, Reported: reported, Task: task}, err
 }
 
@@ -208,7 +211,7 @@ func serveRuns[B, R, V any](a *API, ops api.RunOperations[B, V], rs *runs.List[R
 }
 
 // forecastPolicy tells what policies would have deleted in the past.
-func (a *API) forecastPolicy(ctx context.Context, in *api.ForecastInput) (*autoprune.Forecast, error) {
+func (a *API) forecastPolicy(ctx context.Context, in *api.ForecastInput) (*forecast.Forecast, error) {
 	policy, err := triedPolicy(in.Body)
 	if err != nil {
 		return nil, err
@@ -218,8 +221,8 @@ func (a *API) forecastPolicy(ctx context.Context, in *api.ForecastInput) (*autop
 		return nil, err
 	}
 	defer done()
-	return a.opt.Autoprune.Forecast(ctx, targetOf(in.PolicyAt), autoprune.ForecastOptions{
-		Days: min(in.Days, autoprune.MaxForecastDays), Settings: in.Settings, Policy: policy,
+	return a.opt.Forecasts.Forecast(ctx, targetOf(in.PolicyAt), forecast.Options{
+		Days: min(in.Days, forecast.MaxDays), Settings: in.Settings, Policy: policy,
 	})
 }
 
@@ -261,28 +264,28 @@ func (a *API) free(ctx context.Context, input *api.FreeInput) (*api.FreeAnswer, 
 func (a *API) addExceptions() {
 	prune := a.opt.Autoprune
 	serve(a, api.ListExceptions, func(ctx context.Context, in *api.ExceptionQuery) (*api.ExceptionList, error) {
-		return a.exceptions(ctx, autoprune.Target{Namespace: in.Namespace}, in.Paging)
+		return a.exceptions(ctx, policies.Target{Namespace: in.Namespace}, in.Paging)
 	})
 	serve(a, api.GetException, func(ctx context.Context, in *api.InRepository) (*api.ExceptionList, error) {
-		return a.exceptions(ctx, autoprune.Target{Repository: in.Repository}, api.Paging{})
+		return a.exceptions(ctx, policies.Target{Repository: in.Repository}, api.Paging{})
 	})
 	serve(a, api.MakeException, func(ctx context.Context, in *api.ExceptionNew) (*api.None, error) {
-		return nil, prune.Except(ctx, in.Repository, in.Body.Until)
+		return nil, prune.Policies.Except(ctx, in.Repository, in.Body.Until)
 	})
 	serve(a, api.EndException, func(ctx context.Context, in *api.InRepository) (*api.EndedException, error) {
-		ended, err := prune.EndException(ctx, in.Repository)
+		ended, err := prune.Policies.EndException(ctx, in.Repository)
 		return &api.EndedException{Ended: ended}, err
 	})
 }
 
 // exceptions lists a page of the exceptions of a namespace or a repository.
-func (a *API) exceptions(ctx context.Context, t autoprune.Target, page api.Paging) (*api.ExceptionList, error) {
+func (a *API) exceptions(ctx context.Context, t policies.Target, page api.Paging) (*api.ExceptionList, error) {
 	after, err := pageAfter(page, "exception")
 	if err != nil {
 		return nil, err
 	}
-	found, more, err := a.opt.Autoprune.Exceptions(ctx, t, after, page.Most())
-	out := &api.ExceptionList{Exceptions: append([]autoprune.Exception{}, found...)}
+	found, more, err := a.opt.Autoprune.Policies.Exceptions(ctx, t, after, page.Most())
+	out := &api.ExceptionList{Exceptions: append([]policies.Exception{}, found...)}
 	if more {
 		out.NextPage = cursor("exception", found[len(found)-1].Repository)
 	}
@@ -294,20 +297,20 @@ func (a *API) exceptions(ctx context.Context, t autoprune.Target, page api.Pagin
 func (a *API) addExemptions() {
 	prune := a.opt.Autoprune
 	serve(a, api.ListExemptions, func(ctx context.Context, in *api.ExemptionQuery) (*api.ExemptionList, error) {
-		var after autoprune.ExemptionPlace
+		var after policies.ExemptionPlace
 		if _, err := parseCursor(in.NextPage, "exemption", &after); err != nil {
 			return nil, err
 		}
-		list, more, err := prune.Exemptions(ctx, in.Repository, after, in.Most())
+		list, more, err := prune.Policies.Exemptions(ctx, in.Repository, after, in.Most())
 		out := &api.ExemptionList{Exemptions: list}
 		if more {
 			last := list[len(list)-1]
-			out.NextPage = cursor("exemption", autoprune.ExemptionPlace{Tag: last.Tag, Policy: last.Policy})
+			out.NextPage = cursor("exemption", policies.ExemptionPlace{Tag: last.Tag, Policy: last.Policy})
 		}
 		return out, err
 	})
 	serve(a, api.EndExemptions, func(ctx context.Context, in *api.ExemptionEnd) (*api.EndedExemptions, error) {
-		ended, err := prune.EndExemptions(ctx, in.Repository, in.Tag)
+		ended, err := prune.Policies.EndExemptions(ctx, in.Repository, in.Tag)
 		return &api.EndedExemptions{Ended: ended}, err
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -154,6 +155,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	}
 	o.Management.Server, o.Management.Catalog, o.Management.Store = r.Handler, o.Catalog, store
 	o.Management.Log, o.Management.Recorder = o.Log, o.Recorder
+	if p := o.Management.Autoprune; p != nil {
+		o.Management.Forecasts = forecast.New(p.Repositories, p.Policies)
+	}
 	if o.Management.Holds == nil {
 		if o.Management.Holds, err = hold.New(hold.Options{DB: r.DB, Log: o.Log}); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -14,7 +15,7 @@ import (
 type forecastData struct {
 	Place    place
 	Days     string
-	Forecast autoprune.Forecast
+	Forecast forecast.Forecast
 	Of       *policyWords // of the policy in the editor, nil: of the policies that apply
 	Fields   []field      // of the editor, so that the form can ask again
 	Found    chart

@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -33,7 +34,7 @@ type policyRow struct {
 	Of    string // to what it belongs
 	Edit  string // path of its editor, "" for a policy of another place
 	Ask   *autoprune.Ask
-	Rest  *autoprune.Rest
+	Rest  *policies.Rest
 	Waits bool // its grace period lasts
 }
 
@@ -64,7 +65,7 @@ type policiesData struct {
 	NoDefault bool   // the namespace has refused the registry's default policies
 	FreeAt    string // the page that frees bytes in the namespace, "": it isn't for the client
 	// Exceptions are the repositories in which only their own policies delete.
-	Exceptions []autoprune.Exception
+	Exceptions []policies.Exception
 }
 
 // showPolicies lists the policies of a place, and those of others that apply there.

@@ -8,6 +8,7 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 )
 
 func (u *UI) addRuns() {
@@ -243,7 +244,7 @@ func (q *request) except(p place, on bool) error {
 // exemptionsData is the content of the page on the tags of a repository that undos have restored.
 type exemptionsData struct {
 	Place      place
-	Exemptions []autoprune.Exemption
+	Exemptions []policies.Exemption
 	Pages      pages
 }
 

@@ -29,8 +29,8 @@ var completions = map[string][]completer{
 	"tag list": {repositoryNames}, "tag show": {tags}, "tag move": {tags, digests}, "tag delete": {tags}, "tag immutable": {tags}, "tag expire": {tags}, "tag restore": {tags, digests}, "tag undo": {repositoryNames},
 	"audit list": {targets}, "audit export": {targets},
 	"protection list": {targets}, "protection add": {targets}, "protection remove": {targets, itemsOf("/tagprotection", "rules")},
-	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
-	"policy update": {targets, policies}, "policy delete": {targets, policies},
+	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policyIDs},
+	"policy update": {targets, policyIDs}, "policy delete": {targets, policyIDs},
 	"prune preview": {targets}, "prune forecast": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
 	"prune asks": {namespaces}, "prune except": {repositoryNames}, "prune exceptions": {namespaces}, "namespace labels": {namespaces}, "prune approve": {namespaces, pruneAsks}, "prune confirm": {namespaces, pruneRests},
 	"quota set": {namespaces}, "quota show": {namespaces}, "quota delete": {namespaces}, "quota recount": {namespaces},
@@ -161,7 +161,7 @@ func digests(ctx context.Context, c *api.Client, args []string, word string) (li
 	return list, false
 }
 
-func policies(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
+func policyIDs(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
 	return itemsOf("/autoprunepolicy", "policies")(ctx, c, args, word)
 }
 

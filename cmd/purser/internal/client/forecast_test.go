@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -24,14 +25,14 @@ func TestPruneForecast(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Date(2026, 3, 4, 12, 0, 0, 0, time.Local)
-	answer := autoprune.Forecast{
+	answer := forecast.Forecast{
 		Now: at.AddDate(0, 0, 2), Since: at, Repositories: 2, Deleted: 1205, Tags: 4000, Bytes: bytesOf(8 << 30), Freed: bytesOf(2 << 30),
-		Days: []autoprune.ForecastDay{
+		Days: []forecast.ForecastDay{
 			{At: at, Tags: 5310, Deleted: 1204, Freed: bytesOf(2 << 30)}, {At: at.AddDate(0, 0, 1), Tags: 4106, Freed: bytesOf(0)},
 			{At: at.AddDate(0, 0, 2), Tags: 4106, Deleted: 1},
 		},
-		Settings: []autoprune.ForecastSetting{{Value: "7d", Tags: 1000, Deleted: 3000, Bytes: bytesOf(4 << 30)}, {Value: "90d", Tags: 4000, Bytes: bytesOf(8 << 30)}},
-		Notes:    []string{"the audit log begins late"}, Policies: []autoprune.PreviewPolicy{{Policy: &policy}},
+		Settings: []forecast.ForecastSetting{{Value: "7d", Tags: 1000, Deleted: 3000, Bytes: bytesOf(4 << 30)}, {Value: "90d", Tags: 4000, Bytes: bytesOf(8 << 30)}},
+		Notes:    []string{"the audit log begins late"}, Policies: []policies.PreviewPolicy{{Policy: &policy}},
 	}
 	var asked []string
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,7 +64,7 @@ func TestPruneForecast(t *testing.T) {
 			t.Errorf("the text has no %q:\n%s", want, text)
 		}
 	}
-	var got autoprune.Forecast
+	var got forecast.Forecast
 	if err := json.Unmarshal([]byte(run("app/web", "-o", "json")), &got); err != nil || got.Deleted != answer.Deleted || len(got.Days) != 3 {
 		t.Errorf("the JSON: %+v, %v", got, err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -390,7 +390,7 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 }
 
 // rest returns what is known of a policy that rests.
-func (s pruneState) rest(policy string) autoprune.Rest {
+func (s pruneState) rest(policy string) policies.Rest {
 	if s.Task != nil {
 		for _, r := range s.Task.Rests {
 			if r.Policy == policy {
@@ -398,7 +398,7 @@ func (s pruneState) rest(policy string) autoprune.Rest {
 			}
 		}
 	}
-	return autoprune.Rest{}
+	return policies.Rest{}
 }
 
 // restTexts says which policies rest, and why.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 )
 
 func pruneExceptCommand(src *command.Source) *cobra.Command {
@@ -67,7 +67,7 @@ func endException(cmd *cobra.Command, c *api.Client, repository string, yes bool
 }
 
 // exceptionsOf lists the exceptions of a namespace or repository.
-func exceptionsOf(cmd *cobra.Command, c *api.Client, target string) ([]autoprune.Exception, error) {
+func exceptionsOf(cmd *cobra.Command, c *api.Client, target string) ([]policies.Exception, error) {
 	if strings.Contains(target, "/") {
 		found, err := api.GetException.Call(cmd.Context(), c, api.InRepository{Repository: target})
 		return found.Exceptions, err
@@ -93,7 +93,7 @@ func pruneExceptionsCommand(src *command.Source) *cobra.Command {
 
 var exceptionColumns = []string{"EXCEPTION", "SINCE", "UNTIL"}
 
-func exceptionRows(list []autoprune.Exception) (rows [][]string) {
+func exceptionRows(list []policies.Exception) (rows [][]string) {
 	for _, e := range list {
 		until := "it is ended"
 		if e.Until != nil {
@@ -132,7 +132,7 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		list = slices.DeleteFunc(list, func(e autoprune.Exemption) bool { return tag != "" && e.Tag != tag })
+		list = slices.DeleteFunc(list, func(e policies.Exemption) bool { return tag != "" && e.Tag != tag })
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, e := range list {

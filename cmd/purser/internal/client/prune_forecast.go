@@ -12,7 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -28,7 +28,7 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 	}
 	format, target, flags := command.AddFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
 	days := 90
-	cmd.Flags().Var(command.Number(&days, 1, autoprune.MaxForecastDays), "days", "forecast `N` days that end now; 365 at most")
+	cmd.Flags().Var(command.Number(&days, 1, forecast.MaxDays), "days", "forecast `N` days that end now; 365 at most")
 	var settings string
 	textFlag(cmd, &settings, "settings", "", "show what would be stored with each of these ages, numbers or sizes, `LIST` like 7d,30d,90d or 10,100 or 50GiB,1TB", checkSettings)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -61,8 +61,8 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 // checkSettings checks a list of ages, numbers or sizes.
 func checkSettings(text string) error {
 	list := strings.Split(text, ",")
-	if len(list) > autoprune.MaxForecastSettings {
-		return fmt.Errorf("it has %d elements; write at most %d", len(list), autoprune.MaxForecastSettings)
+	if len(list) > forecast.MaxSettings {
+		return fmt.Errorf("it has %d elements; write at most %d", len(list), forecast.MaxSettings)
 	}
 	for _, s := range list {
 		if _, err := policy.ParseSize(s); err == nil { // also a number
@@ -87,7 +87,7 @@ func bar(n, most int64) string {
 	return strings.Repeat("█", max(1, int(math.Round(float64(n)/float64(most)*barWidth))))
 }
 
-func printForecast(w io.Writer, f autoprune.Forecast) error {
+func printForecast(w io.Writer, f forecast.Forecast) error {
 	if len(f.Policies) == 0 {
 		fmt.Fprintln(w, "No policy applies.") //nolint:errcheck // an error shows up in the last write
 	}
@@ -127,7 +127,7 @@ func printForecast(w io.Writer, f autoprune.Forecast) error {
 }
 
 // printSettings prints what would be stored at each setting.
-func printSettings(w io.Writer, f autoprune.Forecast) error {
+func printSettings(w io.Writer, f forecast.Forecast) error {
 	if len(f.Settings) == 0 {
 		return nil
 	}

@@ -9,12 +9,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/autoprune"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/policy"
 )
@@ -171,7 +170,7 @@ func DefaultPolicy(cfg *config.Config) (*policy.Policy, error) {
 	}
 	p, err := policy.Parse([]byte(cfg.Autoprune.DefaultPolicy))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", cfg.Source(autoprune.SettingName), autoprune.SettingName, err)
+		return nil, fmt.Errorf("%s: %s: %w", cfg.Source(policies.SettingName), policies.SettingName, err)
 	}
 	return &p, nil
 }

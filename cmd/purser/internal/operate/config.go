@@ -7,7 +7,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 )
 
 func configCommand(src *command.Source) *cobra.Command {
@@ -22,7 +22,7 @@ func configCommand(src *command.Source) *cobra.Command {
 			}
 			if policy, _ := command.DefaultPolicy(cfg); policy != nil {
 				for _, warning := range policy.Warnings() {
-					fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s: %s: %s.\n", cfg.Source(autoprune.SettingName), autoprune.SettingName, warning) //nolint:errcheck // only a note
+					fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s: %s: %s.\n", cfg.Source(policies.SettingName), policies.SettingName, warning) //nolint:errcheck // only a note
 				}
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The configuration is valid.\n%s\n", cfg.Access())

@@ -10,6 +10,8 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
+	"github.com/purser-registry/purser/internal/autoprune/warnings"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/clock"
@@ -70,7 +72,7 @@ func (d *doctor) examineRest(ctx context.Context, clocks *clock.Guard) error {
 // examinePolicies looks for policies that delete nothing until somebody does something, and for those
 // that may delete what runs.
 func (d *doctor) examinePolicies(ctx context.Context) error {
-	t, err := autoprune.FindTroubles(ctx, d.db.Pool)
+	t, err := policies.FindTroubles(ctx, d.db.Pool)
 	if err != nil {
 		return err
 	}
@@ -102,7 +104,7 @@ func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) e
 		return err
 	}
 	find := func(level, text string) {
-		d.find(level, autoprune.SettingName, `change the policy, or keep tags from it by a keep rule or "purser protection add"`, "%s", text)
+		d.find(level, policies.SettingName, `change the policy, or keep tags from it by a keep rule or "purser protection add"`, "%s", text)
 	}
 	if c == nil {
 		for _, text := range policy.Warnings() {
@@ -115,8 +117,8 @@ func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) e
 	if err != nil {
 		return err
 	}
-	change := autoprune.Change{Policy: policy, Setting: true}
-	stored, err := p.List(ctx, autoprune.Target{})
+	change := warnings.Change{Policy: policy, Setting: true}
+	stored, err := p.Policies.List(ctx, policies.Target{})
 	if err != nil {
 		return err
 	}
@@ -128,7 +130,7 @@ func (d *doctor) examineDefaultPolicy(ctx context.Context, c *catalog.Catalog) e
 	if policy == nil && change.ID == "" {
 		return nil
 	}
-	found, err := p.Judge(ctx, autoprune.Target{}, change)
+	found, err := p.Warnings.OfChange(ctx, policies.Target{}, change)
 	for _, w := range found {
 		level := levelWarning
 		if slices.Contains(perhapsMeant, w.Code) {

@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/clock"
@@ -119,7 +120,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		return nil, nil, err
 	}
 	handler, err := p.mount(cfg, front, access, management.Options{
-		Catalog: c, Checks: p.checks, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
+		Catalog: c, Checks: p.checks, Autoprune: pruner, Forecasts: forecast.New(pruner.Repositories, pruner.Policies), Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage}, Clocks: p.clocks,
 	})

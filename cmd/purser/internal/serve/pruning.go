@@ -7,6 +7,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -58,7 +59,7 @@ func warnOfDefault(log *slog.Logger, of *policy.Policy) {
 		return
 	}
 	for _, warning := range of.Warnings() {
-		log.Warn("the default policy may do what it wasn't meant to", "setting", autoprune.SettingName, "policy", of.String(), "warning", warning)
+		log.Warn("the default policy may do what it wasn't meant to", "setting", policies.SettingName, "policy", of.String(), "warning", warning)
 	}
 }
 

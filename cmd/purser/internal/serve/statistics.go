@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -328,7 +329,7 @@ func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, reposit
 	for i, t := range tags {
 		manifests[i], names[i] = t.Manifest, t.Name
 	}
-	below, err := autoprune.DigestsBelow(ctx, pool, repository, manifests)
+	below, err := snapshot.DigestsBelow(ctx, pool, repository, manifests)
 	if err != nil {
 		return err
 	}
