@@ -50,7 +50,7 @@ const (
 	Doubtful     Code = "doubtful"      // it isn't known whether a policy's labels and platforms select it
 	KeptDoubtful Code = "kept_doubtful" // the same, and this policy has keep rules
 
-	KeptFloor Code = "kept_floor" // neverBelow: among the newest tags of the repository
+	KeptFloor Code = "kept_floor" // a policy's least number: among the newest tags of the repository
 
 	InGrace       Code = "in_grace"       // the policy that selects it is in its grace period, or wasn't announced
 	Asks          Code = "asks"           // the policy that selects it waits because of its cap

@@ -19,12 +19,12 @@
 //     policy doesn't select it; policies that count don't count it if the policy might take it
 //     first; and if the policy has keep rules, nothing deletes it.
 //   - A protected tag is never deleted, even if a policy selects it. Neither is a tag that a
-//     keep rule or the neverBelow of any of the policies keeps. These, a protection rule and
+//     keep rule or the least number of any of the policies keeps. These, a protection rule and
 //     an undo only take tags away from those that are deleted: tags are counted so that none
 //     of them makes a policy delete a tag that it would otherwise keep. A policy that can't be
 //     read and may have keep rules stops all others.
 //   - A policy with the mode off has no effect; one with the mode observe has none but its
-//     keep rules and its neverBelow. A policy that waits, such as outside its windows of time,
+//     keep rules and its least number. A policy that waits, such as outside its windows of time,
 //     deletes nothing, but other policies select what they would select if it didn't wait. So
 //     a policy that waits never makes another policy delete more.
 //   - A tag is never deleted because statistics are missing. A last_pulled policy selects

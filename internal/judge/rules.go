@@ -56,7 +56,7 @@ type Applied struct {
 	ActiveFrom *time.Time
 	Announced  bool
 	// Excepted says that the policy is the namespace's or the registry's, and that the repository is
-	// an exception: the policy selects nothing. Its keep rules and its neverBelow count nevertheless,
+	// an exception: the policy selects nothing. Its keep rules and its least number count nevertheless,
 	// so that an exception makes no policy delete more.
 	Excepted bool
 	// Capped is why the policy waits because of its cap; "" if it doesn't.

@@ -69,9 +69,22 @@ func (k KeepRule) Counting() Counting {
 	return Counting{GroupBy: k.GroupBy, CountImages: k.CountImages, PerPlatform: k.PerPlatform}
 }
 
-// EqualKeep returns whether both lists keep the same tags. Ages of the same length are equal.
-func EqualKeep(a, b []KeepRule) bool {
-	return Policy{Keep: a}.Equal(Policy{Keep: b})
+// KeepsMore returns whether the policy may keep tags from other policies that another one, which selects the
+// same tags, doesn't keep. Ages of the same length are equal.
+func (p *Policy) KeepsMore(than *Policy) bool {
+	return !Policy{Keep: p.Keep}.Equal(Policy{Keep: than.Keep}) || p.Floor() > than.Floor()
+}
+
+// KeepAs lets the policy keep tags from other policies as another one does.
+func (p *Policy) KeepAs(other *Policy) { p.Keep, p.NeverBelow = other.Keep, other.NeverBelow }
+
+// MayKeep returns whether a stored policy that can't be read may keep tags from other policies. Even a
+// member that this version doesn't know may be a newer version's way to keep tags.
+func MayKeep(stored []byte) bool {
+	without := policyFields
+	without.fields = slices.DeleteFunc(slices.Clone(without.fields), func(name string) bool { return name == "neverBelow" || name == "keep" })
+	_, err := readFields(stored, without)
+	return err != nil
 }
 
 // canonicalKeep returns the rules with their ages in seconds.
@@ -105,7 +118,7 @@ func (k KeepRule) String() string {
 }
 
 // Keeps returns whether the policy keeps tags from other policies.
-func (p *Policy) Keeps() bool { return len(p.Keep) > 0 || p.NeverBelow > 0 }
+func (p *Policy) Keeps() bool { return len(p.Keep) > 0 || p.Floor() > 0 }
 
 // KeepsUsed returns whether a keep rule of the policy needs to know when tags were last
 // used.

@@ -141,15 +141,6 @@ func useValue(fields map[string]json.RawMessage, m Method, own string) (name str
 	return own, nil
 }
 
-// MayKeep returns whether a stored policy that can't be read may keep tags from other policies. Even a
-// member that this version doesn't know may be a newer version's way to keep tags.
-func MayKeep(stored []byte) bool {
-	without := policyFields
-	without.fields = slices.DeleteFunc(slices.Clone(without.fields), func(name string) bool { return name == "neverBelow" || name == "keep" })
-	_, err := readFields(stored, without)
-	return err != nil
-}
-
 // CertainlyCounts returns whether a stored policy that can't be read is certainly a number_of_tags or
 // max_bytes policy, because only its number, its size or its pattern is wrong.
 func CertainlyCounts(stored []byte) bool {

@@ -35,6 +35,10 @@ type Safeguards struct {
 	NeverBelow   int `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5" flag:"never-below" arg:"N" usage:"keep the newest N tags of each repository, whatever policies select them" label:"Always leave so many of the newest" hint:"In each repository, whatever policy selects them."`
 }
 
+// Floor returns how many of the newest tags stay in each of the policy's repositories, whatever policy selects
+// them.
+func (s *Safeguards) Floor() int { return s.NeverBelow }
+
 // GraceGiven returns whether the policy says how long it waits when it is new or changed.
 func (s *Safeguards) GraceGiven() bool { return s.Grace != Age{} }
 

@@ -186,7 +186,7 @@ func (s *Saved) Uncovers(now *policy.Policy) bool {
 		return false
 	case now.Mode != old.Mode && now.Mode != "":
 		return true
-	case !policy.EqualKeep(old.Keep, now.Keep) || now.NeverBelow < old.NeverBelow:
+	case old.KeepsMore(now):
 		return true
 	default: // its keep rules look at the tags that it selects
 		return old.Keeps() && !old.SameRule(*now)

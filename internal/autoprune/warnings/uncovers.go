@@ -16,8 +16,8 @@ import (
 type coverage struct {
 	id            string // of the policy that is changed; "": none is
 	before, after *policies.Set
-	// kept are the policies after the change, but with the changed policy's old keep rules and old
-	// neverBelow; nil if the policy is deleted, its mode changes or it couldn't be read. compare uses them
+	// kept are the policies after the change, but the changed one keeps what it kept before, by its keep
+	// rules and its least number; nil if the policy is deleted, its mode changes or it couldn't be read. compare uses them
 	// to leave out tags that these rules kept only from the changed policy itself.
 	kept *policies.Set
 }
@@ -41,7 +41,7 @@ func (j *judging) changed(l *policies.Set) *coverage {
 	c := &coverage{id: j.old.ID, before: l, after: l.Replace(j.old.ID, j.change.Policy)}
 	if now := j.change.Policy; now != nil && now.Mode == j.old.Policy.Mode && j.old.Problem == "" {
 		kept := *now
-		kept.Keep, kept.NeverBelow = j.old.Policy.Keep, j.old.Policy.NeverBelow
+		kept.KeepAs(&j.old.Policy)
 		c.kept = l.Replace(j.old.ID, &kept)
 	}
 	return c

@@ -53,8 +53,8 @@ func wordsOf(v api.PolicyView) policyWords {
 	if v.MaxDeletedPercent > 0 {
 		w.Limits = append(w.Limits, fmt.Sprintf("asks before it deletes more than %d%% of its tags in a run", v.MaxDeletedPercent))
 	}
-	if v.NeverBelow > 0 {
-		w.Limits = append(w.Limits, "leaves each repository at least its "+plural(v.NeverBelow, "newest tag", "newest tags"))
+	if least := v.Floor(); least > 0 {
+		w.Limits = append(w.Limits, "leaves each repository at least its "+plural(least, "newest tag", "newest tags"))
 	}
 	if len(v.RequireReporter) > 0 {
 		w.Limits = append(w.Limits, "only while these report what is deployed: "+clip(400, strings.Join(v.RequireReporter, ", ")))
