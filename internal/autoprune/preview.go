@@ -246,7 +246,7 @@ func upTo[T any](n int, list, more []T) []T {
 // walk calls fn for all repositories of a namespace.
 func (v *previewing) walk(ctx context.Context, namespace int64, fn func(context.Context, catalog.Repository) error) error {
 	for after := int64(0); ; {
-		list, err := v.p.Repositories.Repositories(ctx, namespace, after, 1000)
+		list, err := v.p.Repositories.List(ctx, namespace, after, 1000)
 		if err != nil || len(list) == 0 {
 			return err
 		}

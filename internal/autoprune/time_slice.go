@@ -180,7 +180,7 @@ func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
 func (u *timeSlice) walk(ctx context.Context, next *int64, visit func(context.Context, catalog.Repository) (bool, error)) (done bool, err error) {
 	page := min(u.p.opt.Page, 1000)
 	for {
-		list, err := u.p.Repositories.Repositories(ctx, u.task.namespace, *next, page)
+		list, err := u.p.Repositories.List(ctx, u.task.namespace, *next, page)
 		if err != nil {
 			return false, err
 		}

@@ -17,16 +17,16 @@ import (
 // SettingName is the setting with the default policy of the configuration.
 const SettingName = "autoprune.default_policy"
 
-// Configure writes the default policy of the configuration into the table of default
-// policies; nil: there is none. A process calls it before it prunes for the first time. All processes then prune by this
-// row, which the process that started last has written, even if their configurations
-// differ. Because it is a row, the policy has versions, exemptions and audit entries like
-// other policies. A process whose configuration has no default policy deletes the row.
+// Configure writes the default policy of the configuration into the table of default policies; nil:
+// there is none. A process calls it before it prunes for the first time. All processes then prune by
+// this row, which the process that started last has written, even if their configurations differ.
+// Because it is a row, the policy has versions, exemptions and audit entries like other policies. If
+// the configuration has no default policy, Configure deletes the row.
 //
 // Nobody has confirmed warnings of the row. So in each namespace, each of its versions is judged
-// before it deletes the first tag, and rests until somebody confirms what is found (judgeFirst).
-// A confirmation of one version says nothing about the next, which another process may have
-// written.
+// before it deletes the first tag, and rests until somebody confirms what is found (judgeFirst of
+// package autoprune). A confirmation of one version says nothing about the next, which another
+// process may have written.
 //
 // Like Change, Configure locks the version of the default policies. If a worker's
 // transaction is just deleting tags by the old policy, Configure waits for the end of this

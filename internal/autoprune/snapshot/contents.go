@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Contents returns what the given manifests store.
-func (s *Snapshot) Contents(ctx context.Context, manifests []int64) ([]judge.Content, error) {
+// contents returns what the given manifests store.
+func (s *Snapshot) contents(ctx context.Context, manifests []int64) ([]judge.Content, error) {
 	rows, err := s.Tx.Query(ctx, `
 		SELECT want.place - 1, m.size, m.configuration || COALESCE(l.layers, '')
 		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, place)
@@ -67,8 +67,8 @@ func cutBlobs(all string) (blobs []string, sizes []int64, err error) {
 	return blobs, sizes, nil
 }
 
-// BlobSizes returns the sizes of blobs in bytes, by digest.
-func (s *Snapshot) BlobSizes(ctx context.Context, blobs []string) (map[string]int64, error) {
+// blobSizes returns the sizes of blobs in bytes, by digest.
+func (s *Snapshot) blobSizes(ctx context.Context, blobs []string) (map[string]int64, error) {
 	digests := make([][]byte, len(blobs))
 	for i, b := range blobs {
 		digests[i] = []byte(b)
@@ -92,11 +92,11 @@ func (s *Snapshot) BlobSizes(ctx context.Context, blobs []string) (map[string]in
 	return sizes, nil
 }
 
-// Kept returns the references from the given manifests to those that they keep from garbage
+// kept returns the references from the given manifests to those that they keep from garbage
 // collection: an index keeps the manifests that it lists, and a subject its referrers.
-func (s *Snapshot) Kept(ctx context.Context, manifests []int64) ([]judge.Reference, error) {
+func (s *Snapshot) kept(ctx context.Context, manifests []int64) ([]judge.Reference, error) {
 	var list []judge.Reference
-	for _, read := range []func(context.Context, []int64) ([]Link, error){s.Children, s.Referrers} {
+	for _, read := range []func(context.Context, []int64) ([]Link, error){s.children, s.referrers} {
 		links, err := read(ctx, manifests)
 		if err != nil {
 			return nil, err
@@ -115,19 +115,19 @@ func (s *Snapshot) WithContents(ctx context.Context, r judge.Repository, before 
 		if err := before(ctx); err != nil {
 			return nil, err
 		}
-		return s.Kept(ctx, manifests)
+		return s.kept(ctx, manifests)
 	}
 	r.Contents = func(manifests []int64) ([]judge.Content, error) {
 		if err := before(ctx); err != nil {
 			return nil, err
 		}
-		return s.Contents(ctx, manifests)
+		return s.contents(ctx, manifests)
 	}
 	r.BlobSizes = func(blobs []string) (map[string]int64, error) {
 		if err := before(ctx); err != nil {
 			return nil, err
 		}
-		return s.BlobSizes(ctx, blobs)
+		return s.blobSizes(ctx, blobs)
 	}
 	return r
 }

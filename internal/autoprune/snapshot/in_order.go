@@ -21,7 +21,7 @@ func InOrder[T any](ctx context.Context, r *Reader, namespace int64, look func(c
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for after := int64(0); ; {
-		list, err := r.Repositories(ctx, namespace, after, 1000)
+		list, err := r.List(ctx, namespace, after, 1000)
 		if err != nil {
 			return err
 		}

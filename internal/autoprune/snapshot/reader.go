@@ -86,9 +86,9 @@ func take(ctx context.Context, places chan struct{}) (giveBack func(), err error
 // ErrTimeOver ends a look at repositories whose time is over.
 var ErrTimeOver = errors.New("the preview ran out of time")
 
-// Repositories returns up to n repositories of a namespace whose ids are greater than
+// List returns up to n repositories of a namespace whose ids are greater than
 // `after`, in the order of their ids.
-func (r *Reader) Repositories(ctx context.Context, namespace, after int64, n int) ([]catalog.Repository, error) {
+func (r *Reader) List(ctx context.Context, namespace, after int64, n int) ([]catalog.Repository, error) {
 	rows, err := r.Background.Pool.Query(ctx, `
 		SELECT top_level_namespace_id, id, path FROM live_repositories
 		WHERE top_level_namespace_id = $1 AND id > $2 ORDER BY id LIMIT $3`, namespace, after, n)

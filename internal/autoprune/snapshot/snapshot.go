@@ -205,9 +205,9 @@ func (s *Snapshot) Parents(ctx context.Context, manifests []int64) ([]Link, erro
 			ORDER BY child_id OFFSET 0) x`, manifests)
 }
 
-// Children returns, for each of the given manifests that is an image index, the links to
+// children returns, for each of the given manifests that is an image index, the links to
 // its children.
-func (s *Snapshot) Children(ctx context.Context, manifests []int64) ([]Link, error) {
+func (s *Snapshot) children(ctx context.Context, manifests []int64) ([]Link, error) {
 	if !s.indexes {
 		return nil, nil
 	}
@@ -235,8 +235,8 @@ func (s *Snapshot) Subjects(ctx context.Context, manifests []int64) ([]Link, err
 			ORDER BY digest LIMIT 1) subject`, manifests)
 }
 
-// Referrers returns the links from the given manifests to their referrers.
-func (s *Snapshot) Referrers(ctx context.Context, manifests []int64) ([]Link, error) {
+// referrers returns the links from the given manifests to their referrers.
+func (s *Snapshot) referrers(ctx context.Context, manifests []int64) ([]Link, error) {
 	if !s.subjects {
 		return nil, nil
 	}
@@ -269,7 +269,7 @@ func (s *Snapshot) links(ctx context.Context, sql string, manifests []int64) ([]
 // Below returns the links from the given manifests to what they keep: an index to the manifests that it
 // lists, a subject to its referrers.
 func (s *Snapshot) Below(ctx context.Context, manifests []int64) ([]Link, error) {
-	return inParts(ctx, manifests, s.Children, s.Referrers)
+	return inParts(ctx, manifests, s.children, s.referrers)
 }
 
 // above returns the links to the given manifests from what keeps them.

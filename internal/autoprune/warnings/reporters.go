@@ -19,7 +19,7 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 	if j.replaces() {
 		dropped = j.policy.DroppedReporters(j.old.Policy)
 	}
-	absent, err := hold.NotLive(ctx, j.w.Repositories.DB.Pool, namespace, slices.Concat(j.policy.RequireReporter, dropped))
+	absent, err := hold.NotLive(ctx, j.finder.Repositories.DB.Pool, namespace, slices.Concat(j.policy.RequireReporter, dropped))
 	if err != nil {
 		return err
 	}
@@ -36,12 +36,12 @@ func (j *judging) reporters(ctx context.Context, namespace int64) error {
 	if !j.policy.ByLastUse() {
 		return nil
 	}
-	live, err := hold.AnyLive(ctx, j.w.Repositories.DB.Pool, namespace)
+	live, err := hold.AnyLive(ctx, j.finder.Repositories.DB.Pool, namespace)
 	if err != nil || live {
 		return err
 	}
 	var name string
-	if err := j.w.Repositories.DB.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT name FROM live_namespaces WHERE id = $1), '')", namespace).Scan(&name); err != nil {
+	if err := j.finder.Repositories.DB.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT name FROM live_namespaces WHERE id = $1), '')", namespace).Scan(&name); err != nil {
 		return fmt.Errorf("looking for reporters: %w", err)
 	}
 	if name == "" { // it was deleted meanwhile

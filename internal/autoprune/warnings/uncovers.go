@@ -105,7 +105,7 @@ type look struct {
 func (j *judging) lookAt(ctx context.Context, s *snapshot.Snapshot, l *policies.Set, target catalog.Repository) (*look, error) {
 	rules, _ := l.Of(target)
 	rules.Now, rules.IgnoreWaits = s.Now, true
-	r := j.w.Repositories.Tags(s, rules.Policies, j.alive)
+	r := j.finder.Repositories.Tags(s, rules.Policies, j.alive)
 	v, err := judge.Evaluate(rules, r.Repository(ctx))
 	if err != nil {
 		return nil, err

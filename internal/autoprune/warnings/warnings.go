@@ -41,7 +41,8 @@ type Options struct {
 	Within time.Duration
 }
 
-// Finder finds what policies surely weren't meant to do. It may be used concurrently. Its options must not be changed.
+// Finder finds what policies surely weren't meant to do. It may be used concurrently. Its options must not
+// be changed.
 type Finder struct{ Options }
 
 // New makes a finder.
@@ -54,14 +55,14 @@ func New(o Options) *Finder {
 // of a change that isn't made yet. It changes nothing, and gives up after a few seconds; what it has
 // found by then counts, with a warning that it hasn't looked at everything. It returns NAME_UNKNOWN
 // if the target, or the policy that is changed, doesn't exist.
-func (w *Finder) OfChange(ctx context.Context, t policies.Target, c Change) ([]policy.Warning, error) {
-	o, err := t.Find(ctx, w.Repositories.DB.Pool, false)
+func (f *Finder) OfChange(ctx context.Context, t policies.Target, c Change) ([]policy.Warning, error) {
+	o, err := t.Find(ctx, f.Repositories.DB.Pool, false)
 	if err != nil {
 		return nil, err
 	}
-	j := &judging{w: w, target: t, change: c, until: time.Now().Add(w.Within)}
+	j := &judging{finder: f, target: t, change: c, until: time.Now().Add(f.Within)}
 	if c.ID != "" {
-		old, err := w.Policies.Get(ctx, t, c.ID)
+		old, err := f.Policies.Get(ctx, t, c.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -76,13 +77,13 @@ func (w *Finder) OfChange(ctx context.Context, t policies.Target, c Change) ([]p
 		}
 	}
 	if c.Defaults != nil {
-		if l, err := w.Policies.Load(ctx, o.Namespace); err != nil || j.changed(l) == nil {
+		if l, err := f.Policies.Load(ctx, o.Namespace); err != nil || j.changed(l) == nil {
 			return nil, err
 		}
 	}
 	wait, cancel := context.WithDeadline(ctx, j.until)
 	defer cancel()
-	giveBack, err := w.Repositories.TakeJudgePlace(wait)
+	giveBack, err := f.Repositories.TakeJudgePlace(wait)
 	if err == nil {
 		defer giveBack()
 		err = j.all(ctx, o)
@@ -109,19 +110,19 @@ type First struct {
 }
 
 // BeforeDeletion judges a policy before it deletes its first tag of a namespace, as OfChange does.
-func (w *Finder) BeforeDeletion(ctx context.Context, f First) ([]policy.Warning, error) {
-	own := f.Policy.Policy
-	j := &judging{w: w, target: policies.Target{Namespace: f.Owner.Name}, old: &f.Policy, policy: &own, until: time.Now().Add(f.Within),
-		pause: f.Pause, change: Change{ID: f.Policy.ID, Policy: &own}}
+func (f *Finder) BeforeDeletion(ctx context.Context, first First) ([]policy.Warning, error) {
+	own := first.Policy.Policy
+	j := &judging{finder: f, target: policies.Target{Namespace: first.Owner.Name}, old: &first.Policy, policy: &own, until: time.Now().Add(first.Within),
+		pause: first.Pause, change: Change{ID: first.Policy.ID, Policy: &own}}
 	j.begin()
-	if err := j.settle(ctx, f.Set); err != nil {
+	if err := j.settle(ctx, first.Set); err != nil {
 		return nil, err
 	}
 	var err error
-	if f.Repository != nil {
-		err = j.repository(ctx, f.Set, nil, *f.Repository)
+	if first.Repository != nil {
+		err = j.repository(ctx, first.Set, nil, *first.Repository)
 	} else {
-		err = j.namespace(ctx, f.Owner.Namespace)
+		err = j.namespace(ctx, first.Owner.Namespace)
 	}
 	// If the time was too short for all tags, nobody knows what the policy deletes of the others: it
 	// rests by NotAllJudged, unless this was confirmed when it was saved.
@@ -133,7 +134,7 @@ func (w *Finder) BeforeDeletion(ctx context.Context, f First) ([]policy.Warning,
 
 // judging judges a change of policies.
 type judging struct {
-	w      *Finder
+	finder *Finder
 	target policies.Target
 	change Change
 	old    *policies.Saved // the policy that is changed; nil: it is a new one
@@ -205,14 +206,14 @@ func (j *judging) alive(ctx context.Context) error {
 // settle waits, the first time that last uses decide, until all processes have written the uses that
 // they answered before. If one doesn't, a used tag may look unused: the judgement then warns of too much.
 func (j *judging) settle(ctx context.Context, l *policies.Set) error {
-	if j.settled || j.w.Repositories.Settle == nil || !l.ReadUses() && (j.policy == nil || !j.policy.ReadsUses()) {
+	if j.settled || j.finder.Repositories.Settle == nil || !l.ReadUses() && (j.policy == nil || !j.policy.ReadsUses()) {
 		return nil
 	}
 	j.settled = true
 	within, cancel := context.WithDeadline(ctx, j.until)
 	defer cancel()
-	if err := j.w.Repositories.Settle(within); err != nil {
-		j.w.Repositories.Log.DebugContext(ctx, "a policy is judged without the newest uses", "reason", err)
+	if err := j.finder.Repositories.Settle(within); err != nil {
+		j.finder.Repositories.Log.DebugContext(ctx, "a policy is judged without the newest uses", "reason", err)
 	}
 	return ctx.Err()
 }
@@ -221,7 +222,7 @@ func (j *judging) settle(ctx context.Context, l *policies.Set) error {
 func (j *judging) all(ctx context.Context, o policies.Owner) error {
 	switch j.target.Scope() {
 	case policy.RepositoryScope:
-		l, err := j.w.Policies.Load(ctx, o.Namespace)
+		l, err := j.finder.Policies.Load(ctx, o.Namespace)
 		if err != nil {
 			return err
 		}
@@ -251,7 +252,7 @@ func (j *judging) all(ctx context.Context, o policies.Owner) error {
 // reach finds the namespaces in which a policy of the registry's defaults, or the default policy of the
 // configuration, applies.
 func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
-	rows, err := j.w.Repositories.DB.Pool.Query(ctx, `
+	rows, err := j.finder.Repositories.DB.Pool.Query(ctx, `
 		SELECT id, name FROM live_namespaces n
 		WHERE NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)
 			AND ($2 OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy o WHERE o.namespace_id = n.id))
@@ -276,7 +277,7 @@ func (j *judging) reach(ctx context.Context) (ids []int64, err error) {
 }
 
 func (j *judging) namespace(ctx context.Context, namespace int64) error {
-	l, err := j.w.Policies.Load(ctx, namespace)
+	l, err := j.finder.Policies.Load(ctx, namespace)
 	if err != nil {
 		return err
 	}
@@ -288,7 +289,7 @@ func (j *judging) namespace(ctx context.Context, namespace int64) error {
 	}
 	after := j.changed(l)
 	for last := int64(0); ; {
-		list, err := j.w.Repositories.Repositories(ctx, namespace, last, 1000)
+		list, err := j.finder.Repositories.List(ctx, namespace, last, 1000)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -317,12 +318,12 @@ func (j *judging) repository(ctx context.Context, now *policies.Set, after *cove
 		return nil
 	}
 	if applies {
-		if err := j.w.Repositories.ConfigurationsUntil(ctx, target, []judge.Applied{{Policy: *j.policy}}, j.until, j.alive); err != nil {
+		if err := j.finder.Repositories.ConfigurationsUntil(ctx, target, []judge.Applied{{Policy: *j.policy}}, j.until, j.alive); err != nil {
 			return err
 		}
 	}
 	j.repositories++
-	return snapshot.Read(ctx, j.w.Repositories.DB.Pool, target, func(s *snapshot.Snapshot) error {
+	return snapshot.Read(ctx, j.finder.Repositories.DB.Pool, target, func(s *snapshot.Snapshot) error {
 		if applies {
 			if err := j.judgeTags(ctx, s, now, target); err != nil {
 				return err
@@ -343,7 +344,7 @@ func (j *judging) judgeTags(ctx context.Context, s *snapshot.Snapshot, l *polici
 	rules, _ := l.Of(target)
 	rules.Now, rules.Would = s.Now, true
 	rules.Policies = []judge.Applied{{Scope: policy.NamespaceScope, Policy: own}}
-	r := j.w.Repositories.Tags(s, rules.Policies, j.alive)
+	r := j.finder.Repositories.Tags(s, rules.Policies, j.alive)
 	verdict, err := judge.Evaluate(rules, r.Repository(ctx))
 	if err != nil {
 		return err
