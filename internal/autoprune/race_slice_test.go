@@ -41,7 +41,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 50*time.Millisecond, time.Hour })
+			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 2*time.Millisecond, time.Hour })
 			slow := testscale.Pick(10, 40) // tags
 			for _, namespace := range namespaces {
 				r.expensive(namespace, slow)
@@ -53,7 +53,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 				r.Exec(`UPDATE autoprunetaskstatus SET last_ran_ms = $1
 					WHERE namespace_id = (SELECT id FROM top_level_namespaces WHERE name = $2)`, i+1, namespace)
 			}
-			for range 100 {
+			for range 10_000 {
 				if autoprunetest.Value[int](r.Registry, "SELECT count(*) FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms < 100") == 0 {
 					break
 				}
