@@ -2,12 +2,15 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/blob"
 )
 
 // loader loads parts of a backup.
@@ -17,6 +20,18 @@ type loader struct {
 	told *teller
 	// again says that the rows of an earlier attempt are to be replaced.
 	again bool
+	room  func() error // see RestoreOptions.Room
+}
+
+// roomForRows returns an error if there is no room for rows.
+func roomForRows(room func() error) error {
+	if room == nil {
+		return nil
+	}
+	if err := room(); err != nil {
+		return fmt.Errorf("there is no room for the rows: %w; make room there and run the command again: it goes on", err)
+	}
+	return nil
 }
 
 // load replaces the rows of all tables of the parts, and calls `last`, in one transaction.
@@ -187,9 +202,11 @@ func (l loader) table(ctx context.Context, tx pgx.Tx, t Table) error {
 	r := newChunkReader(ctx, l.t, l.dir, t.Files)
 	defer r.Close()
 	list, name := columns(t), pgx.Identifier{t.Name}.Sanitize()
-	tag, err := tx.Conn().PgConn().CopyFrom(ctx, tellingReader{r, l.told}, "COPY "+name+" ("+list+") FROM STDIN")
+	var full error // PostgreSQL's error has only the text of the reader's
+	rows := &blob.RoomReader{Reader: tellingReader{r, l.told}, Room: func() error { full = roomForRows(l.room); return full }}
+	tag, err := tx.Conn().PgConn().CopyFrom(ctx, rows, "COPY "+name+" ("+list+") FROM STDIN")
 	if err != nil {
-		return err
+		return cmp.Or(full, err)
 	}
 	if tag.RowsAffected() != t.Rows {
 		return fmt.Errorf("%w: table %s has %d rows instead of %d", ErrDamaged, t.Name, tag.RowsAffected(), t.Rows)

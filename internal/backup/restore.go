@@ -50,9 +50,12 @@ type RestoreOptions struct {
 	NewIdentity bool
 	// Partitions is as in db.MigrateOptions.
 	Partitions int
-	Parallel   int            // objects that are copied at the same time; default 4
-	Progress   func(Progress) // may be nil
-	Log        *slog.Logger   // default slog.Default()
+	// Room returns an error when the disk of the database has less left than its reserve. It is asked
+	// before the rows are loaded and while they are. Nil: the disk isn't this machine's, or isn't known.
+	Room     func() error
+	Parallel int            // objects that are copied at the same time; default 4
+	Progress func(Progress) // may be nil
+	Log      *slog.Logger   // default slog.Default()
 
 	// transfer says that the rows come from a registry that is stopped, and aren't an old
 	// state: see Transfer.
@@ -327,12 +330,15 @@ func (r *restore) fill(ctx context.Context) error {
 		return err
 	}
 	r.told.step("loading the database")
+	if err := roomForRows(r.Room); err != nil {
+		return err
+	}
 	if !r.statsStay {
 		if err := db.MigrateStatsTo(ctx, r.Stats, r.m.Schema.Stats); err != nil {
 			return err
 		}
 	}
-	l := loader{t: r.Target, dir: r.m.dir(), told: r.told, again: r.transfer}
+	l := loader{t: r.Target, dir: r.m.dir(), told: r.told, again: r.transfer, room: r.Room}
 	if r.stats != r.conn && !r.statsStay {
 		if err := l.load(ctx, r.stats, []Part{r.m.Stats}, nil); err != nil {
 			return fmt.Errorf("the statistics' database: %w", err)

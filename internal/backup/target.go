@@ -99,6 +99,19 @@ func (d dirTarget) hasRoom() error {
 		d.path, err)
 }
 
+// limitedTarget is a target to which Put writes only while room returns no error.
+type limitedTarget struct {
+	Target
+	room func() error
+}
+
+func (l limitedTarget) Put(ctx context.Context, name string, size int64, r io.Reader) error {
+	if err := l.room(); err != nil {
+		return err
+	}
+	return l.Target.Put(ctx, name, size, &blob.RoomReader{Reader: r, Room: l.room})
+}
+
 func (d dirTarget) Place() string { return d.path }
 
 func (d dirTarget) file(name string) (string, error) {

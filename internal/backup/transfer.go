@@ -24,7 +24,9 @@ type TransferOptions struct {
 	Place    string
 	// Scratch is a directory for the rows on their way. Transfer deletes what is there, creates
 	// it with mode 0700, and deletes it at its end. Required.
-	Scratch    string
+	Scratch string
+	// Room is as in RestoreOptions. It is asked while the rows are written into Scratch too.
+	Room       func() error
 	Partitions int                             // as in db.MigrateOptions
 	Purser     string                          // the version of this program
 	BeforeEnd  func(ctx context.Context) error // called before servers can start on To; may be nil
@@ -59,6 +61,9 @@ func Transfer(ctx context.Context, o TransferOptions) (done Transferred, err err
 	if err != nil {
 		return done, err
 	}
+	if o.Room != nil {
+		target = limitedTarget{target, func() error { return roomForRows(o.Room) }}
+	}
 	stay := o.Stats != "" && o.Stats != o.From
 	b, err := Run(ctx, Options{
 		Main: o.From, Target: target, Store: o.Store, Identity: o.Identity, Place: o.Place, Blobs: Reference,
@@ -69,7 +74,7 @@ func Transfer(ctx context.Context, o TransferOptions) (done Transferred, err err
 	}
 	r := RestoreOptions{
 		Main: o.To, Target: target, Manifest: b.Manifest, Store: o.Store, Place: o.Place, Keep: true, Partitions: o.Partitions,
-		Progress: o.Progress, Log: o.Log, transfer: true, statsStay: stay, beforeEnd: o.BeforeEnd,
+		Progress: o.Progress, Log: o.Log, transfer: true, statsStay: stay, beforeEnd: o.BeforeEnd, Room: o.Room,
 	}
 	if stay {
 		r.Stats = o.Stats
