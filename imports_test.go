@@ -80,15 +80,20 @@ var layers = map[string]rule{
 	"internal/blob/s3":                     {layer: 2, also: []string{"internal/blob"}},
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
-	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
-	"internal/diskspace":     {layer: 2, also: []string{"internal/db", "internal/blob", "internal/clock"}}, // when disks are full
-	"internal/hold":          {layer: 2, also: []string{"internal/db", "internal/audit", "internal/clock"}},
-	"internal/clock":         {layer: 2, also: []string{"internal/db"}}, // whether clocks are fit to delete by
-	"internal/catalog":       {layer: 3},
-	"internal/auth":          {layer: 3, also: []string{"internal/auth/token", "internal/auth/throttle", "internal/auth/session"}},
-	"internal/auth/password": {layer: 2}, // hashes, the htpasswd file, results of checks
-	"internal/auth/token":    {layer: 3}, // registry tokens and the keys that sign them
-	"internal/auth/identity": {layer: 2}, // OpenID Connect and LDAP
+	"internal/audit":      {layer: 2, also: []string{"internal/db"}},
+	"internal/diskspace":  {layer: 2, also: []string{"internal/db", "internal/blob", "internal/clock"}}, // when disks are full
+	"internal/hold":       {layer: 2, also: []string{"internal/db", "internal/audit", "internal/clock"}},
+	"internal/clock":      {layer: 2, also: []string{"internal/db"}},                                       // whether clocks are fit to delete by
+	"internal/quota":      {layer: 2, also: []string{"internal/db", "internal/audit", "internal/catalog"}}, // its tests alone use the catalog, which imports it
+	"internal/protection": {layer: 2, also: []string{"internal/db", "internal/audit"}},                     // rules that protect tags
+	"internal/catalog": {layer: 3, also: []string{
+		"internal/catalog/browse", "internal/catalog/trash"}}, // its tests alone use these: both import it
+	"internal/catalog/browse": {layer: 3, also: []string{"internal/catalog"}},                            // what lists and descriptions read
+	"internal/catalog/trash":  {layer: 3, also: []string{"internal/catalog", "internal/catalog/browse"}}, // its tests alone browse
+	"internal/auth":           {layer: 3, also: []string{"internal/auth/token", "internal/auth/throttle", "internal/auth/session"}},
+	"internal/auth/password":  {layer: 2}, // hashes, the htpasswd file, results of checks
+	"internal/auth/token":     {layer: 3}, // registry tokens and the keys that sign them
+	"internal/auth/identity":  {layer: 2}, // OpenID Connect and LDAP
 	"internal/auth/identity/identitytest": {layer: 2,
 		testing: true},
 	"internal/auth/throttle":       {layer: 3}, // limits on log-ins and requests

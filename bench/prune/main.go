@@ -31,9 +31,11 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/memory"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
 )
@@ -135,8 +137,9 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	if b.pruning, err = db.Open(ctx, db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: b.log}); err != nil {
 		return nil, err
 	}
+	quotas := quota.New(quota.Options{DB: b.main, Log: b.log})
 	b.catalog = catalog.New(catalog.Options{
-		DB: b.main, Replica: replica, Log: b.log,
+		DB: b.main, Replica: replica, Quotas: quotas, Log: b.log,
 	})
 	store, err := blob.OpenDir(blob.DirOptions{Path: filepath.Join(base, "blobs")})
 	if err != nil {
@@ -146,7 +149,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	if err != nil {
 		return nil, err
 	}
-	oci, err := distribution.New(distribution.Options{Server: handler, Catalog: b.catalog, Store: store, Log: b.log})
+	oci, err := distribution.New(distribution.Options{Server: handler, Catalog: b.catalog, Browser: browse.New(b.catalog), Quotas: quotas, Store: store, Log: b.log})
 	if err != nil {
 		return nil, err
 	}

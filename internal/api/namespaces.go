@@ -6,21 +6,21 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 )
 
 // NamespaceList is a page of a list of namespaces.
 type NamespaceList struct {
-	Namespaces []catalog.NamespaceInfo `json:"namespaces" nullable:"false"`
-	NextPage   string                  `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+	Namespaces []browse.NamespaceInfo `json:"namespaces" nullable:"false"`
+	NextPage   string                 `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // Entries implements Page.
-func (l NamespaceList) Entries() ([]catalog.NamespaceInfo, string) { return l.Namespaces, l.NextPage }
+func (l NamespaceList) Entries() ([]browse.NamespaceInfo, string) { return l.Namespaces, l.NextPage }
 
 // NamespaceDetails is a namespace, for its administrators with its teams.
 type NamespaceDetails struct {
-	catalog.NamespaceDetails
+	browse.NamespaceDetails
 	IsAdmin      bool                `json:"is_admin,omitempty" doc:"Whether the client administers the namespace"`
 	Teams        map[string]TeamView `json:"teams,omitempty" doc:"Its first 100 teams by their names, for its administrators"`
 	OrderedTeams []string            `json:"ordered_teams,omitempty" maxItems:"100" doc:"The names of these teams in their order, for its administrators"`

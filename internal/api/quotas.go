@@ -7,7 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/quota"
 )
 
 // QuotaView is the quota of a namespace as answers of the API show it. The members that Quay's
@@ -38,14 +38,14 @@ type QuotaLimit struct {
 }
 
 // ViewQuota converts a quota.
-func ViewQuota(q catalog.Quota) QuotaView {
+func ViewQuota(q quota.Quota) QuotaView {
 	v := QuotaView{
 		ID: q.ID, Namespace: q.Namespace, LimitBytes: limitOrNull(q.Limits.Bytes), LimitRepositories: limitOrNull(q.Limits.Repositories),
 		LimitTags: limitOrNull(q.Limits.Tags), UsedBytes: q.Used.Bytes, UsedRepositories: q.Used.Repositories, UsedTags: q.Used.Tags,
 		Counted: q.Counted, CreatedAt: q.CreatedAt.UTC(), Limits: []QuotaLimit{},
 	}
 	if v.LimitBytes != nil {
-		text := catalog.FormatBytes(*v.LimitBytes)
+		text := quota.FormatBytes(*v.LimitBytes)
 		v.Limit = &text
 	}
 	for _, s := range q.Steps {
@@ -55,7 +55,7 @@ func ViewQuota(q catalog.Quota) QuotaView {
 }
 
 // ViewQuotaLimit converts a step of a quota.
-func ViewQuotaLimit(s catalog.QuotaStep) QuotaLimit {
+func ViewQuotaLimit(s quota.Step) QuotaLimit {
 	return QuotaLimit{s.ID, string(s.Kind), s.Percent}
 }
 

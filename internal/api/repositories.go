@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 )
 
 // QuayRepository is a repository in Quay's format.
@@ -36,9 +37,9 @@ type ListedRepository struct {
 
 // RepositoryStatistics is what a list has of a repository if a client asks for statistics.
 type RepositoryStatistics struct {
-	Size         *catalog.Size `json:"size,omitempty" doc:"With statistics=true: the size of its blobs, which other repositories may have too. A page adds up about 10,000 blobs, the same number for each repository at most. Of a repository with more blobs only so many are counted, and exact is false"`
-	LastPulledAt *time.Time    `json:"last_pulled_at,omitempty" doc:"With statistics=true: the last pull of a manifest that it has. Missing: there was none since pulls are counted, or recent_pulls is missing"`
-	RecentPulls  *RecentPulls  `json:"recent_pulls,omitempty" doc:"With statistics=true: how often it was pulled, pulls of deleted manifests included. Missing: pulls aren't counted, or the statistics can't be read now"`
+	Size         *browse.Size `json:"size,omitempty" doc:"With statistics=true: the size of its blobs, which other repositories may have too. A page adds up about 10,000 blobs, the same number for each repository at most. Of a repository with more blobs only so many are counted, and exact is false"`
+	LastPulledAt *time.Time   `json:"last_pulled_at,omitempty" doc:"With statistics=true: the last pull of a manifest that it has. Missing: there was none since pulls are counted, or recent_pulls is missing"`
+	RecentPulls  *RecentPulls `json:"recent_pulls,omitempty" doc:"With statistics=true: how often it was pulled, pulls of deleted manifests included. Missing: pulls aren't counted, or the statistics can't be read now"`
 }
 
 // RepositoryList is a page of a list of repositories.
@@ -53,9 +54,9 @@ func (l RepositoryList) Entries() ([]ListedRepository, string) { return l.Reposi
 // DescribedRepository is the answer about a single repository.
 type DescribedRepository struct {
 	QuayRepository
-	Tags      int64        `json:"tags_count"`
-	Manifests int64        `json:"manifests_count"`
-	Size      catalog.Size `json:"size" doc:"Of more than size_links blobs only the first are counted, and exact is false"`
+	Tags      int64       `json:"tags_count"`
+	Manifests int64       `json:"manifests_count"`
+	Size      browse.Size `json:"size" doc:"Of more than size_links blobs only the first are counted, and exact is false"`
 }
 
 // NewRepository is the body of a request to create a repository.

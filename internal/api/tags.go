@@ -9,8 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // ListedTag is a tag in Quay's format, with Purser's additional members.
@@ -154,7 +154,7 @@ type (
 	}
 	TagLabelsChange struct {
 		InNamespace
-		Body catalog.TagLabels
+		Body protection.TagLabels
 	}
 )
 
@@ -210,7 +210,7 @@ var (
 		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}
 
-	GetTagLabels = Operation[InNamespace, catalog.TagLabels]{
+	GetTagLabels = Operation[InNamespace, protection.TagLabels]{
 		ID: "getTagLabels", Method: http.MethodGet, Path: "/organization/{orgname}/taglabels", Tag: "tag", Access: auth.Maintain,
 		Summary: "Ask which labels of pushed images decide about the tags of a namespace", Errors: []int{http.StatusNotFound},
 	}

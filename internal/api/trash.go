@@ -4,17 +4,17 @@ import (
 	"net/http"
 
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 )
 
 // TrashList is a page of the trash.
 type TrashList struct {
-	Items []catalog.Trashed `json:"items" nullable:"false"`
-	Next  string            `json:"next,omitempty" doc:"The cursor of the next page"`
+	Items []trash.Trashed `json:"items" nullable:"false"`
+	Next  string          `json:"next,omitempty" doc:"The cursor of the next page"`
 }
 
 // Entries implements Page.
-func (l TrashList) Entries() ([]catalog.Trashed, string) { return l.Items, l.Next }
+func (l TrashList) Entries() ([]trash.Trashed, string) { return l.Items, l.Next }
 
 // RestoreForm is the body of a request to restore something.
 type RestoreForm struct {
@@ -51,7 +51,7 @@ var (
 			"access operate.",
 		Errors: []int{http.StatusNotFound},
 	}
-	GetTrash = Operation[TrashItem, catalog.Trashed]{
+	GetTrash = Operation[TrashItem, trash.Trashed]{
 		ID: "getTrash", Method: http.MethodGet, Path: "/trash/{trash_id}", Tag: "trash", Access: auth.Ping, Checks: auth.Delete,
 		Summary: "Get something in the trash, and what keeps it from being restored",
 		Description: "Needs the access by which the client might delete it: delete to a repository, admin to a namespace. The " +

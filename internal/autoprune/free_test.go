@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // plan plans to free bytes of what wasn't used for two hours.
@@ -142,7 +143,7 @@ func TestFreeRespects(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		u, a, b, _ := stocked(t)
 		respect := func() {
-			u.Must(u.Protect(catalog.ProtectionScope{Namespace: "app"}, "^a3$"))
+			u.Must(u.Protect(protection.Scope{Namespace: "app"}, "^a3$"))
 			u.Must(u.Catalog.SetTagImmutable(t.Context(), "app/a", "a2", true))
 			u.policy(policies.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "90y", "keep": [{"tagPattern": "^a1$"}]}`)
 			u.Tag(a, "a0", "a0", time.Minute)

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // used is a registry whose tags were used at given times.
@@ -99,7 +100,7 @@ func TestMaxBytes(t *testing.T) {
 	}
 
 	u.Hold("app", "v7")
-	u.Must(u.Protect(catalog.ProtectionScope{Namespace: "app"}, "^v6$"))
+	u.Must(u.Protect(protection.Scope{Namespace: "app"}, "^v6$"))
 	u.policy(policies.Target{Namespace: "app"}, `{"method": "max_bytes", "maxBytes": "1310", "keep": [{"tagPattern": "^v5$"}], "neverBelow": 1}`)
 	u.run()
 	sig := strings.Replace(autoprunetest.DigestOf("v6").String(), ":", "-", 1) + ".sig"

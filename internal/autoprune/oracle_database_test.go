@@ -20,6 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -209,7 +210,7 @@ func (d *oracleDatabase) store(s oracleScene) {
 			d.target.NamespaceID, d.target.ID, one.name, manifests[one.manifest], one.pushed)
 	}
 	for _, pattern := range s.protections {
-		d.Must(d.Protect(catalog.ProtectionScope{Namespace: s.namespace()}, pattern))
+		d.Must(d.Protect(protection.Scope{Namespace: s.namespace()}, pattern))
 	}
 	d.Reporter(d.target.NamespaceID, "prod-eu", time.Hour)
 	d.Reporter(nil, "prod-us", time.Hour)

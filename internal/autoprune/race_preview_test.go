@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune/snapshot"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -110,7 +111,7 @@ func (l *library) fill() {
 		}
 	}
 	for range l.rnd.IntN(3) {
-		l.Must(l.Protect(catalog.ProtectionScope{Namespace: "n"}, l.one("a[0-3]", "b.*", `.*\.sig`, "c1|c2", "a7")+l.one("", "|x")))
+		l.Must(l.Protect(protection.Scope{Namespace: "n"}, l.one("a[0-3]", "b.*", `.*\.sig`, "c1|c2", "a7")+l.one("", "|x")))
 		if l.rnd.IntN(2) == 0 {
 			break
 		}

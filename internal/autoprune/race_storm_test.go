@@ -18,10 +18,10 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/autoprune/policies"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/testscale"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -151,7 +151,7 @@ func TestStorm(t *testing.T) {
 	t.Parallel()
 	s := &storm{registry: setup(t)}
 	s.Exec(witness)
-	s.Must(s.Protect(catalog.ProtectionScope{}, "keep.*"))
+	s.Must(s.Protect(protection.Scope{}, "keep.*"))
 	for range 4 {
 		_, p := s.replica(func(o *autoprune.Options) {
 			o.Lease, o.Turn, o.Batch, o.Page = 40*time.Millisecond, 30*time.Millisecond, 3, 7
@@ -338,21 +338,21 @@ func (s *storm) changePolicy(ctx context.Context, target policies.Target) error 
 }
 
 func (s *storm) changeProtection(ctx context.Context, namespace, path string) error {
-	scope := pick([]catalog.ProtectionScope{{}, {Namespace: namespace}, {Repository: path}})
-	rules, _, err := s.Catalog.ProtectionRules(ctx, scope, catalog.RulePlace{}, 1000)
+	scope := pick([]protection.Scope{{}, {Namespace: namespace}, {Repository: path}})
+	rules, _, err := protection.New(protection.Options{DB: s.Catalog.DB()}).List(ctx, scope, protection.Place{}, 1000)
 	if err != nil {
 		return err
 	}
 	for _, r := range rules {
 		if r.Pattern.String() != "keep.*" && rand.IntN(3) > 0 {
-			return s.Catalog.DeleteProtectionRule(ctx, scope, r.ID)
+			return protection.New(protection.Options{DB: s.Catalog.DB()}).Delete(ctx, scope, r.ID)
 		}
 	}
 	pattern, err := oci.ParseTagPattern(pick([]string{"a[0-3]", "b.*", "c1|c2|c3"}))
 	if err != nil {
 		return err
 	}
-	_, err = s.Catalog.CreateProtectionRule(ctx, scope, pattern)
+	_, err = protection.New(protection.Options{DB: s.Catalog.DB()}).Create(ctx, scope, pattern)
 	return err
 }
 
@@ -475,9 +475,11 @@ func (s *storm) verifyRest() {
 		namespace, _, _ := strings.Cut(one.Path, "/")
 		target, err := s.Catalog.FindRepository(s.T.Context(), one.Path)
 		s.Must(err)
-		rules, err := s.Catalog.ProtectionIn(s.T.Context(), target.NamespaceID)
+		rules, err := protection.In(s.T.Context(), s.Catalog.DB().Pool, target.NamespaceID)
 		s.Must(err)
-		if slices.ContainsFunc(rules, func(r catalog.ProtectionRule) bool { return r.HoldsIn(target) && r.Pattern.Match(one.Tag) }) {
+		if slices.ContainsFunc(rules, func(r protection.Rule) bool {
+			return r.HoldsIn(target.NamespaceID, target.ID) && r.Pattern.Match(one.Tag)
+		}) {
 			continue
 		}
 		policies := s.policies(namespace, one.Path)

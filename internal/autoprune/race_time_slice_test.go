@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/judge"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // meanwhile calls the function `do` once in the middle of a time slice: after tags were
@@ -157,12 +158,12 @@ func TestWhatChangesAfterTheSelection(t *testing.T) {
 			_, err := m.pruner.Policies.Create(m.T.Context(), namespace, autoprunetest.Parsed(m.T, `{"method": "number_of_tags", "numTags": 9}`))
 			return err
 		}, all, true},
-		"the registry protects tags": {namespace, func(m *middle) error { return m.Protect(catalog.ProtectionScope{}, "v[12]") }, all, false},
+		"the registry protects tags": {namespace, func(m *middle) error { return m.Protect(protection.Scope{}, "v[12]") }, all, false},
 		"the namespace protects tags": {namespace, func(m *middle) error {
-			return m.Protect(catalog.ProtectionScope{Namespace: "app"}, "v.*")
+			return m.Protect(protection.Scope{Namespace: "app"}, "v.*")
 		}, all, true},
 		"the repository protects tags": {namespace, func(m *middle) error {
-			return m.Protect(catalog.ProtectionScope{Repository: "app/a"}, "v.*")
+			return m.Protect(protection.Scope{Repository: "app/a"}, "v.*")
 		}, all, true},
 		"another worker has the task": {namespace, func(m *middle) error {
 			m.Exec("UPDATE autoprunetaskstatus SET lease = gen_random_uuid()")

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/autoprune/policies"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/judge"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestTrashIsNotPruned(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	c := catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := trash.New(trash.Options{Catalog: catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet}), Keep: time.Hour})
 	a, b, live := r.Repository("acme/a"), r.Repository("gone/b"), r.Repository("acme/live")
 	for _, repository := range []catalog.Repository{a, b, live} {
 		r.Tag(repository, "old", "one", 2*time.Hour)
@@ -51,7 +52,7 @@ func TestTrashIsNotPruned(t *testing.T) {
 		})
 	}
 	for _, id := range []string{repository, namespace} {
-		_, err := c.RestoreTrashed(t.Context(), id, "")
+		_, err := c.Restore(t.Context(), id, "")
 		r.Must(err)
 	}
 	r.run()
@@ -67,7 +68,7 @@ func TestTrashIsNotPruned(t *testing.T) {
 func TestUndoAfterRestoring(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	c := catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := trash.New(trash.Options{Catalog: catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet}), Keep: time.Hour})
 	var repositories []catalog.Repository
 	for _, path := range []string{"acme/same", "acme/other", "zoo/app"} {
 		repository := r.Repository(path)
@@ -82,13 +83,13 @@ func TestUndoAfterRestoring(t *testing.T) {
 	for path, as := range map[string]string{"acme/same": "", "acme/other": "acme/renamed"} {
 		id, err := c.RemoveRepository(t.Context(), path)
 		r.Must(err)
-		_, err = c.RestoreTrashed(t.Context(), id, as)
+		_, err = c.Restore(t.Context(), id, as)
 		r.Must(err)
 	}
 	r.Repository("acme/other") // a newer one
 	id, err := c.RemoveNamespace(t.Context(), "zoo")
 	r.Must(err)
-	_, err = c.RestoreTrashed(t.Context(), id, "zoo2")
+	_, err = c.Restore(t.Context(), id, "zoo2")
 	r.Must(err)
 	for namespace, want := range map[string]int64{"acme": 2, "zoo": 1} {
 		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 10)
@@ -116,7 +117,7 @@ func TestUndoAfterRestoring(t *testing.T) {
 func TestUndoInTheTrash(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	c := catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := trash.New(trash.Options{Catalog: catalog.New(catalog.Options{DB: r.DB, CacheOff: true, Log: quiet}), Keep: time.Hour})
 	for _, path := range []string{"acme/kept", "acme/purged", "zoo/app"} {
 		repository := r.Repository(path)
 		r.Tag(repository, "older", "one", 3*time.Hour)
@@ -143,7 +144,7 @@ func TestUndoInTheTrash(t *testing.T) {
 	r.Must(err)
 	purged, err := c.RemoveRepository(t.Context(), "acme/purged")
 	r.Must(err)
-	r.Must(c.PurgeTrashed(t.Context(), purged))
+	r.Must(c.Purge(t.Context(), purged))
 	zoo, err := c.RemoveNamespace(t.Context(), "zoo")
 	r.Must(err)
 	if u := undo("acme"); u.InTrash != 2 || !slices.Equal(u.TrashNames, []string{"acme/kept"}) || u.Gone != 2 || u.Restored != 0 {
@@ -153,7 +154,7 @@ func TestUndoInTheTrash(t *testing.T) {
 		t.Errorf("with its namespace in the trash: %+v", u)
 	}
 	for _, id := range []string{kept, zoo} {
-		_, err := c.RestoreTrashed(t.Context(), id, "")
+		_, err := c.Restore(t.Context(), id, "")
 		r.Must(err)
 	}
 	for _, namespace := range []string{"acme", "zoo"} {
@@ -188,11 +189,11 @@ func TestTrashIsNotRead(t *testing.T) {
 		}
 	}
 	look(1, true)
-	c := catalog.New(catalog.Options{DB: l.DB, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	c := trash.New(trash.Options{Catalog: catalog.New(catalog.Options{DB: l.DB, CacheOff: true, Log: quiet}), Keep: time.Hour})
 	trashed, err := c.RemoveRepository(t.Context(), "app/web")
 	l.Must(err)
 	look(0, false)
-	_, err = c.RestoreTrashed(t.Context(), trashed, "")
+	_, err = c.Restore(t.Context(), trashed, "")
 	l.Must(err)
 	look(1, true)
 }

@@ -1,9 +1,12 @@
 package catalog_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/loosefk"
@@ -16,10 +19,10 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 	b := setup(t)
 	w := b.LooseKeys(t, loosefk.Options{})
 	b.Fill(t, "acme/app")
-	if err := b.DeleteNamespace(t.Context(), "acme"); err != nil {
+	if err := b.Trash.DeleteNamespace(t.Context(), "acme"); err != nil {
 		t.Fatal(err)
 	}
-	u, err := b.SaveUpload(t.Context(), b.begun(t, "acme/app"))
+	u, err := b.SaveUpload(t.Context(), b.Begun(t, "acme/app"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +30,7 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 	if _, err := b.Upload(t.Context(), "acme/app", u.UploadID()); err != nil {
 		t.Errorf("the new upload is cancelled with the old repository: %v", err)
 	}
-	if err := b.commit(u, "content"); err != nil {
+	if err := b.Commit(u, "content"); err != nil {
 		t.Error(err)
 	}
 	b.NoOrphans(t)
@@ -42,7 +45,7 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	b.Fill(t, "acme/app")
 	b.ReviewAll(t)
 	b.Forget(t)
-	if err := b.DeleteRepository(t.Context(), "acme/app"); err != nil {
+	if err := b.Trash.DeleteRepository(t.Context(), "acme/app"); err != nil {
 		t.Fatal(err)
 	}
 	e, err := b.ExplainBlob(t.Context(), oci.Compute(oci.SHA256, []byte("layer of acme/app")))
@@ -75,7 +78,7 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 	if ok, err := b.Mount(t.Context(), "acme/web", "acme/app", layer); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if err := b.DeleteRepository(t.Context(), "acme/app"); err != nil {
+	if err := b.Trash.DeleteRepository(t.Context(), "acme/app"); err != nil {
 		t.Fatal(err)
 	}
 	b.Drain(t, w)
@@ -139,7 +142,7 @@ func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	first.Exec(t, "BEGIN")
 	first.Exec(t, `INSERT INTO repositories (top_level_namespace_id, path)
 		SELECT id, 'acme/other' FROM top_level_namespaces WHERE name = 'acme' FOR KEY SHARE`)
-	deleted := catalogtest.Later(func() error { return b.DeleteNamespace(t.Context(), "acme") })
+	deleted := catalogtest.Later(func() error { return b.Trash.DeleteNamespace(t.Context(), "acme") })
 	first.Blocks(t, watch, 1)
 	first.Exec(t, "COMMIT")
 	if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
@@ -168,4 +171,102 @@ func TestRestoreInDyingRepository(t *testing.T) {
 	b.Drain(t, w)
 	b.NoOrphans(t)
 	b.Empty(t, "tags", "manifests")
+}
+
+// A client's put is refused because blobs are missing, after its repository was deleted. The
+// put must not make the repository again, even if this process still has it in its cache.
+func TestRefusedPutMakesNoRepository(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Listen(t)
+	b.Fill(t, "acme/app")
+	if _, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil { // fills the cache with the repository
+		t.Fatal(err)
+	}
+	// Delete the repository as if this process did it: with its id in purser.replica, the
+	// triggers don't notify it.
+	var id string
+	if err := b.DB.Pool.QueryRow(t.Context(), "SELECT id FROM replicas").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	silent := b.Session(t)
+	silent.Exec(t, "SELECT set_config('purser.replica', $1, false)", id)
+	silent.Exec(t, "DELETE FROM repositories WHERE path = 'acme/app'")
+	config, layer := oci.Compute(oci.SHA256, []byte("config")), oci.Compute(oci.SHA256, []byte("layer of acme/app"))
+	_, err := b.TryPut(t.Context(), "acme/app", catalogtest.Numbered(t, 7, config, layer), "late")
+	catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
+	if n := b.Rows(t, "repositories"); n != 0 {
+		t.Error("the repository is back, and empty")
+	}
+}
+
+// A client puts a manifest while its repository, or its namespace, is being deleted. The put
+// must make a new repository.
+func TestPutDuringDeletion(t *testing.T) {
+	t.Parallel()
+	for what, sql := range map[string]string{
+		"repository": "DELETE FROM repositories WHERE path = 'acme/app'",
+		"namespace":  "DELETE FROM top_level_namespaces WHERE name = 'acme'",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.AtOnce(t)
+			b.Listen(t)
+			w := b.LooseKeys(t, loosefk.Options{})
+			img := b.Fill(t, "acme/app")
+			del, watch := b.Session(t), b.Session(t)
+			del.Exec(t, "BEGIN")
+			del.Exec(t, sql)
+			artifact := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[]}`, oci.MediaTypeImageIndex)
+			put := catalogtest.Later(func() error { _, err := b.TryPut(t.Context(), "acme/app", artifact, "new"); return err })
+			del.Blocks(t, watch, 1)
+			del.Exec(t, "COMMIT")
+			if err := catalogtest.Soon(t, "put", put); err != nil {
+				t.Fatal(err)
+			}
+			if tags, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil || fmt.Sprint(tags) != "[new]" {
+				t.Errorf("the new repository has tags %v (%v), want new", tags, err)
+			}
+			_, err := b.ManifestByDigest(t.Context(), "acme/app", img)
+			catalogtest.WantCode(t, err, oci.ManifestUnknown)
+			b.Drain(t, w)
+			b.NoOrphans(t)
+			b.Whole(t, "acme/app", "new")
+		})
+	}
+}
+
+// A client has begun an upload to a repository that is then deleted. The upload must be
+// cancelled: no request can continue it, and the reaper deletes it whatever its age.
+func TestUploadOfDeletedRepository(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.LooseKeys(t, loosefk.Options{})
+	b.Fill(t, "acme/app")
+	u := b.Begun(t, "acme/app")
+	u, err := b.SaveUpload(t.Context(), u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); err != nil || n != 0 {
+		t.Errorf("%d uploads were reaped (%v)", n, err)
+	}
+	if err := b.Trash.DeleteRepository(t.Context(), "acme/app"); err != nil {
+		t.Fatal(err)
+	}
+	b.Drain(t, w)
+	_, err = b.Upload(t.Context(), "acme/app", u.UploadID())
+	catalogtest.WantCode(t, err, oci.BlobUploadUnknown)
+	_, err = b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{})
+	catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
+	_, err = b.SaveUpload(t.Context(), u)
+	catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
+	catalogtest.WantCode(t, b.Commit(u, "content"), oci.BlobUploadInvalid)
+	if n, err := b.ReapUploads(t.Context(), time.Hour, 10); err != nil || n != 1 {
+		t.Errorf("%d uploads were reaped (%v), want 1", n, err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1 AND of_upload", u.StorageKey); n != 1 {
+		t.Error("the upload's objects aren't doomed")
+	}
 }

@@ -22,10 +22,10 @@ func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	hold, watch := b.Session(t), b.Session(t)
 	hold.Exec(t, "BEGIN")
 	hold.Exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
-	u, v := b.begun(t, "r"), b.begun(t, "other")
-	first := catalogtest.Later(func() error { return b.commit(u, "layer") })
+	u, v := b.Begun(t, "r"), b.Begun(t, "other")
+	first := catalogtest.Later(func() error { return b.Commit(u, "layer") })
 	hold.Blocks(t, watch, 1)
-	second := catalogtest.Later(func() error { return b.commit(v, "layer") })
+	second := catalogtest.Later(func() error { return b.Commit(v, "layer") })
 	b.stuck(t, second)
 	hold.Exec(t, "ROLLBACK")
 	for _, done := range []<-chan error{first, second} {
@@ -129,9 +129,9 @@ func TestAttackPushMeetsMark(t *testing.T) {
 			d := b.Push(t, "r", "layer")
 			old := b.row(t, d)
 			hold := b.Session(t)
-			u := b.begun(t, "r")
+			u := b.Begun(t, "r")
 			meet(t, b, hold, d, func(waiting int) <-chan error {
-				pushed := catalogtest.Later(func() error { return b.commit(u, "layer") })
+				pushed := catalogtest.Later(func() error { return b.Commit(u, "layer") })
 				catalogtest.Eventually(t, "the push waits", func() bool { return b.Waiting(t) >= waiting })
 				return pushed
 			})

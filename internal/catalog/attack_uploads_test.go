@@ -13,28 +13,6 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// begun starts an upload to the repository `path` and claims the upload, as a request does
-// before it writes an object. It returns the claimed upload.
-func (b bundle) begun(t *testing.T, path string) catalog.Upload {
-	t.Helper()
-	list, err := b.StartUploads(t.Context(), catalog.StartOptions{N: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := list[0]
-	u.Repository = path
-	claim, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{})
-	if u.Attempt = claim.Attempt; err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
-
-func (b bundle) commit(u catalog.Upload, content string) error {
-	u.Size = int64(len(content))
-	return b.CommitUpload(context.Background(), u, oci.Compute(oci.SHA256, []byte(content)), u.StorageKey+"-1", false)
-}
-
 // A writer stalls after it has claimed an upload. Meanwhile another writer claims the upload,
 // or the upload is committed, cancelled or reaped. When the first writer goes on, it must
 // change nothing.
@@ -48,7 +26,7 @@ func TestAttackStalledWriter(t *testing.T) {
 			claim, err := b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{})
 			u.Attempt = claim.Attempt
 			if err == nil {
-				err = b.commit(u, "content")
+				err = b.Commit(u, "content")
 			}
 			return err
 		},
@@ -59,7 +37,7 @@ func TestAttackStalledWriter(t *testing.T) {
 			return err
 		},
 	} {
-		u := b.begun(t, "r")
+		u := b.Begun(t, "r")
 		if err := end(u); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -71,7 +49,7 @@ func TestAttackStalledWriter(t *testing.T) {
 		_, err = b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{})
 		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		for _, content := range []string{"late " + what, "content"} { // content of no blob, and content that may be a blob already
-			catalogtest.WantCode(t, b.commit(u, content), oci.BlobUploadInvalid)
+			catalogtest.WantCode(t, b.Commit(u, content), oci.BlobUploadInvalid)
 		}
 		if n := b.Count(t, "SELECT count(*) FROM blobs WHERE digest = $1", oci.Compute(oci.SHA256, []byte("late "+what)).Bytes()); n != 0 {
 			t.Errorf("%s: a late writer made a blob", what)
@@ -87,7 +65,7 @@ func TestAttackStalledWriter(t *testing.T) {
 func TestAttackReaperMeetsWriter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	u := b.begun(t, "r")
+	u := b.Begun(t, "r")
 	b.Exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days'")
 	x := b.Session(t)
 	x.Exec(t, "BEGIN")
@@ -107,7 +85,7 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	u := b.begun(t, "r")
+	u := b.Begun(t, "r")
 	x, watch := b.Session(t), b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "UPDATE uploads SET numbers = numbers + 1 WHERE id = $1", u.ID)
@@ -129,16 +107,16 @@ func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Push(t, "r", "makes the repository")
-	one, two := b.begun(t, "r"), b.begun(t, "r")
+	one, two := b.Begun(t, "r"), b.Begun(t, "r")
 	d := oci.Compute(oci.SHA256, []byte("content"))
 	x, watch := b.Session(t), b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 7, 'mine')", d.Bytes())
-	first := catalogtest.Later(func() error { return b.commit(one, "content") })
+	first := catalogtest.Later(func() error { return b.Commit(one, "content") })
 	x.Blocks(t, watch, 1)
-	second := catalogtest.Later(func() error { return b.commit(two, "content") })
+	second := catalogtest.Later(func() error { return b.Commit(two, "content") })
 	x.Blocks(t, watch, 2)
-	again := catalogtest.Later(func() error { return b.commit(one, "content") })
+	again := catalogtest.Later(func() error { return b.Commit(one, "content") })
 	catalogtest.Eventually(t, "all wait", func() bool { return b.Waiting(t) >= 3 })
 	x.Exec(t, "ROLLBACK")
 	if err := catalogtest.Soon(t, "second", second); err != nil {

@@ -5,23 +5,20 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// batch collects statements that are sent to PostgreSQL in one round trip and run as one
-// transaction. Each statement has a snapshot of its own. If a statement fails, the whole
-// transaction is rolled back.
+// batch is a [db.Batch] that may refuse itself.
 //
 // PostgreSQL logs each error with its statement, so a refusal that happens every day, such as
 // a missing blob, must not raise an error. Instead a guard statement calls purser_refuse if
 // its condition fails. Each later statement calls purser_accepted, which then returns false,
-// and changes nothing. The transaction commits, which releases its locks, and send returns the
+// and changes nothing. The transaction commits, which releases its locks, and Send returns the
 // refusal. Therefore a statement before the last guard may only write rows that do no harm if
 // the batch is refused after all.
 type batch struct {
-	pgx.Batch
+	db.Batch
 	refused refusal
 }
 
@@ -62,16 +59,6 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-// exec adds a statement and ignores its rows.
-func (b *batch) exec(sql string, args ...any) {
-	b.Queue(sql, args...).Exec(func(pgconn.CommandTag) error { return nil })
-}
-
-// row adds a statement that returns one row, and scans this row into dest.
-func (b *batch) row(dest []any, sql string, args ...any) {
-	b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
-}
-
 // guard adds a statement that returns one row. The row's last column is the reason to refuse
 // the batch, or NULL to go on; the other columns are scanned into dest.
 func (b *batch) guard(dest []any, sql string, args ...any) {
@@ -101,13 +88,13 @@ func (b *batch) lockRepository(r repository, path string) {
 // lockHolds adds the statement that every transaction sends before it deletes tags or manifests:
 // after the locks on namespace and repository, and before all others. A later statement of the
 // batch must look for holds. See the protocol in package hold.
-func (b *batch) lockHolds() { b.exec("SELECT purser_holds_lock()") }
+func (b *batch) lockHolds() { b.Exec("SELECT purser_holds_lock()") }
 
-// send runs the batch. If a guard has refused it, send returns the guard's [refusal], even if
+// Send runs the batch. If a guard has refused it, Send returns the guard's [refusal], even if
 // a later statement has failed with pgx.ErrNoRows, since statements after a refusal return no
 // row.
-func (b *batch) send(ctx context.Context, to db.Querier) error {
-	err := to.SendBatch(ctx, &b.Batch).Close()
+func (b *batch) Send(ctx context.Context, to db.Querier) error {
+	err := b.Batch.Send(ctx, to)
 	if b.refused != "" && (err == nil || isNoRows(err)) {
 		return b.refused
 	}

@@ -27,7 +27,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	// Look up the blob before the transaction, so that a mount that must fail creates no
 	// repository.
 	known, err := c.Blob(ctx, from, d)
-	if isClientError(err) {
+	if oci.IsClientError(err) {
 		return false, nil
 	} else if err != nil {
 		return false, err
@@ -37,7 +37,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 			return false, err
 		}
 	}
-	if err := c.AdmitBlob(ctx, path, uuid.Nil, d, known.Size); err != nil {
+	if err := c.quotas.AdmitBlob(ctx, path, uuid.Nil, d, known.Size); err != nil {
 		return false, err
 	}
 	doing := fmt.Sprintf("mounting blob %s of %s in %s", d, from, path)
@@ -58,7 +58,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 				WHERE r.path = $1)
 				THEN purser_refuse('the repository lacks a blob') END`, from, d.Bytes())
 		b.linkBlob(r, d)
-		return b.send(ctx, c.db.Pool)
+		return b.Send(ctx, c.db.Pool)
 	}})
 	if errors.Is(err, blobsMissing) {
 		return false, nil
@@ -71,7 +71,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 // deleting the link, the statement waits until that transaction has ended, and then inserts
 // the link anew.
 func (b *batch) linkBlob(r repository, d oci.Digest) {
-	b.exec(`
+	b.Exec(`
 		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 		SELECT $1, $2, $3 WHERE purser_accepted()
 		ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`,
@@ -83,7 +83,7 @@ func (b *batch) linkBlob(r repository, d oci.Digest) {
 // never makes it earlier. If a later guard refuses the batch, the promise does no harm: it
 // only postpones a review.
 func (b *batch) promiseBlob(d oci.Digest) {
-	b.exec(`
+	b.Exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 		SELECT $1, gc_review_after('blob_upload'), 'blob_upload' WHERE purser_accepted()
 		ON CONFLICT (digest) DO UPDATE SET
@@ -116,7 +116,7 @@ func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path 
 	var linked bool
 	b := new(batch)
 	b.lockRepository(r, path)
-	b.row([]any{&linked}, `
+	b.Row([]any{&linked}, `
 		WITH queued AS (
 			INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 			SELECT blob_digest, gc_review_after('blob_delete'), 'blob_delete' FROM repository_blobs
@@ -125,7 +125,7 @@ func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path 
 				review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL
 			RETURNING 1)
 		SELECT EXISTS (SELECT FROM queued)`, r.namespace, r.id, d.Bytes())
-	if err := b.send(ctx, tx); err != nil {
+	if err := b.Send(ctx, tx); err != nil {
 		return err
 	}
 	if !linked {

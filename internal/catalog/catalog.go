@@ -1,7 +1,9 @@
 // Package catalog stores the registry's metadata: namespaces, repositories, manifests, tags,
 // blobs and uploads. It has the SQL of clients' requests. The SQL of garbage collection and
 // auto-pruning is in the packages gc and autoprune, which follow the same rules and call this
-// package through face.go.
+// package through face.go. Lists and descriptions are in browse, and the deletion of repositories and
+// namespaces is in trash, above this package; quotas and the rules that protect tags are in quota and
+// protection, below it.
 //
 // No content in use is lost, because all code keeps these rules:
 //
@@ -66,15 +68,9 @@
 // that are made ahead belong to the client for whom they are made, so starting an upload needs no
 // commit of its own. They count too, and few of them are made near a limit.
 //
-// A quota is counted under locks of its own, and not under those of the review queue, which every
-// link of an existing blob takes too. So the argument in db/routines/quotas.sql needs nothing from
-// the code that changes links. A quota in one row would make the pushes of a namespace wait for one
-// another: over 16 connections they took 42% longer. Slots with room of their own let them commit
-// together, and no limit is exceeded.
-//
 // A request that deletes a repository or a namespace changes a single row, and so does one that
 // restores it. A deleted namespace hides its repositories, whose rows keep their paths, so a path
-// is unique within a namespace's row only. See trash.go.
+// is unique within a namespace's row only. See package trash.
 //
 // Triggers notify the caches of other processes, so changes by psql are covered too. They send
 // nothing while no other process keeps a cache, since each notification slows commits.
@@ -83,19 +79,16 @@ package catalog
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
-	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
+	"github.com/purser-registry/purser/internal/quota"
 )
 
 // Options configures a catalog.
@@ -120,8 +113,9 @@ type Options struct {
 	// upload's objects. Therefore the sweeper deletes these objects a second time, when
 	// MaxRequest, TicketMaxAge and a minute have passed since the end. Default 2 h.
 	MaxRequest time.Duration
-	// TrashKeep is how long a deleted repository or namespace can be brought back. 0: not at all.
-	TrashKeep time.Duration
+	// Quotas keeps the quotas of namespaces. Whoever changes quotas in this process uses the same
+	// keeper. Default: one of the catalog's own.
+	Quotas *quota.Keeper
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
 	// Look compares an object of the store with the size in bytes that it must have. It
@@ -131,9 +125,6 @@ type Options struct {
 	// Store is where labels of images are read from, in namespaces that allow labels to decide about
 	// tags. Nil: no label counts.
 	Store Reader
-	// MostProtectionRules is how many rules a repository, a namespace or the registry may have that
-	// protect tags. Default MaxProtectionRules.
-	MostProtectionRules int
 	// CheckTime returns an error while what is old at a time that the database has given mustn't be
 	// deleted for its age (clock.Guard.CheckTime). Nil: it may.
 	CheckTime func(ctx context.Context, now time.Time) error
@@ -148,9 +139,9 @@ type Catalog struct {
 	log   *slog.Logger
 	cache *cache
 
-	protection atomic.Pointer[protection] // nil until it was read
+	protection atomic.Pointer[protection.Rules] // nil until it was read
 	expiry     expiry
-	quotas     quotaCache
+	quotas     *quota.Keeper
 	labelReads *limit.Queue // of the reads of labels
 
 	interruptions atomic.Uint64 // see Interruptions
@@ -161,116 +152,10 @@ func New(o Options) *Catalog {
 	o.ManifestCacheBytes = cmp.Or(o.ManifestCacheBytes, 64<<20)
 	o.CacheEntries = cmp.Or(o.CacheEntries, 100_000)
 	o.MaxRequest = cmp.Or(o.MaxRequest, 2*time.Hour)
-	o.MostProtectionRules = cmp.Or(o.MostProtectionRules, MaxProtectionRules)
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o), labelReads: limit.NewQueue(labelReads, labelReadsWaiting)}
-}
-
-// AliveRepositories returns those of the `ids` whose repositories exist, sorted, and locks
-// these repositories against deletion until the transaction ends. The recorder of pulls calls
-// it, because it writes audit entries some time after the pulls, when a repository may have
-// been deleted. A repository in the trash exists: the pulls were before, and it may come back.
-func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
-	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
-	if err != nil {
-		return nil, err
+	if o.Quotas == nil {
+		o.Quotas = quota.New(quota.Options{DB: o.DB, Log: o.Log})
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
-}
-
-// LivingNamespaces returns, for those of the `ids` whose repositories exist, the ids of their
-// namespaces, and locks these repositories against deletion until the transaction ends. The
-// statistics of pulls call it for the same reason as [AliveRepositories]. It leaves out
-// repositories whose namespace is deleted, which are about to be deleted too.
-func LivingNamespaces(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]int64, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT r.id, r.top_level_namespace_id FROM repositories r
-		WHERE r.id = ANY ($1) AND EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id OFFSET 0)
-		ORDER BY r.id FOR KEY SHARE OF r`, ids)
-	if err != nil {
-		return nil, err
-	}
-	namespaces := make(map[int64]int64, len(ids))
-	var id, namespace int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &namespace}, func() error {
-		namespaces[id] = namespace
-		return nil
-	})
-	return namespaces, err
-}
-
-// repository identifies a repository's row.
-type repository struct {
-	namespace, id int64
-}
-
-// lookUp returns an existing repository. Error: NAME_UNKNOWN.
-func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
-	fresh := c.cache.fresh(ctx)
-	gen := c.cache.content(path)
-	if r, ok := get(c.cache, fresh, c.cache.repositories, pathKey(path), gen); ok {
-		return r, nil
-	}
-	var r repository
-	err := c.db.Pool.QueryRow(ctx,
-		"SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).Scan(&r.namespace, &r.id)
-	switch {
-	case isNoRows(err):
-		return r, nameUnknown(path)
-	case err != nil:
-		return r, fmt.Errorf("looking for repository %s: %w", path, err)
-	}
-	keep(c.cache, c.cache.repositories, pathKey(path), r, gen)
-	return r, nil
-}
-
-// HasRepository returns whether there is a repository of that name.
-func (c *Catalog) HasRepository(ctx context.Context, path string) (bool, error) {
-	_, err := c.lookUp(ctx, path)
-	if oci.CodeOf(err) == oci.NameUnknown {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// create makes a repository, and its namespace if that doesn't exist. If the repository
-// exists, create does nothing and `made` is false. Rows that deleted repositories and namespaces
-// of these names have left are in nobody's way: those in the trash have other names (see
-// trash.go), and a path is unique only among the repositories of one namespace's row.
-func (c *Catalog) create(ctx context.Context, path string) (made bool, err error) {
-	namespace, _, _ := strings.Cut(path, "/")
-	err = db.Retry(ctx, func() error {
-		b := new(batch)
-		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
-		b.row([]any{&made}, `
-			WITH made AS (
-				INSERT INTO repositories (top_level_namespace_id, path)
-				SELECT id, $2 FROM live_namespaces WHERE name = $1 FOR KEY SHARE
-				ON CONFLICT DO NOTHING RETURNING 1)
-			SELECT EXISTS (SELECT FROM made)`, namespace, path)
-		// xmin is the id of the transaction that inserted a row. So this statement writes an
-		// audit entry only for a namespace and a repository that this transaction made.
-		b.exec(`
-			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id)
-			SELECT 'org_create', @actor, @address, @user_agent, @request_id, name, NULL, NULL::bigint
-			FROM top_level_namespaces WHERE name = @namespace AND xmin = pg_current_xact_id()::xid
-			UNION ALL
-			SELECT 'create_repo', @actor, @address, @user_agent, @request_id, @namespace, path, id
-			FROM repositories WHERE path = @path AND deleted_at IS NULL AND xmin = pg_current_xact_id()::xid`,
-			audit.Args(ctx, db.Args{"namespace": namespace, "path": path}))
-		return b.send(ctx, c.db.Pool)
-	})
-	if err = c.quotaRefusal(ctx, path, err); err != nil {
-		if isClientError(err) {
-			return false, err
-		}
-		return false, fmt.Errorf("creating repository %s: %w", path, err)
-	}
-	return made, nil
-}
-
-func nameUnknown(path string) error {
-	return oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", path).
-		WithDetail(map[string]string{"name": path})
+	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o), quotas: o.Quotas, labelReads: limit.NewQueue(labelReads, labelReadsWaiting)}
 }

@@ -21,8 +21,7 @@ func TestClockSetMeanwhile(t *testing.T) {
 	ctx := t.Context()
 	why := fmt.Errorf("set meanwhile: %w", worker.ErrRest)
 	var asked []time.Time
-	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) {
-		o.TrashKeep = time.Hour
+	b := bundle{catalogtest.WithTrash(t, dbtest.DSN(t), time.Hour, func(o *catalog.Options) {
 		o.CheckTime = func(_ context.Context, now time.Time) error {
 			asked = append(asked, now)
 			return why
@@ -31,20 +30,20 @@ func TestClockSetMeanwhile(t *testing.T) {
 	b.Fill(t, "acme/app")
 	b.Fill(t, "acme/old")
 	b.Fill(t, "zoo/app")
-	b.begun(t, "acme/app")
-	for _, err := range []error{b.DeleteRepository(ctx, "acme/old"), b.DeleteNamespace(ctx, "zoo")} {
+	b.Begun(t, "acme/app")
+	for _, err := range []error{b.Trash.DeleteRepository(ctx, "acme/old"), b.Trash.DeleteNamespace(ctx, "zoo")} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.expire(t)
+	b.ExpireTrash(t)
 	b.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 s' WHERE name = 'also'")
 	b.Exec(t, "UPDATE uploads SET updated_at = now() - interval '60 days'")
 	left := func() string {
-		return fmt.Sprint(len(b.trash(t)), b.Count(t, "SELECT count(*) FROM tags WHERE expires_at IS NOT NULL"), b.Rows(t, "uploads"))
+		return fmt.Sprint(len(b.Trashed(t)), b.Count(t, "SELECT count(*) FROM tags WHERE expires_at IS NOT NULL"), b.Rows(t, "uploads"))
 	}
 	before := left()
-	_, purged := b.PurgeExpired(ctx)
+	_, purged := b.Trash.PurgeExpired(ctx)
 	_, expired := b.ExpireTags(ctx)
 	_, reaped := b.ReapUploads(ctx, time.Hour, 10)
 	for what, err := range map[string]error{"purge": purged, "expire": expired, "reap": reaped} {
@@ -62,10 +61,10 @@ func TestClockSetMeanwhile(t *testing.T) {
 		}
 	}
 	why = nil
-	_, purged = b.PurgeExpired(ctx)
+	_, purged = b.Trash.PurgeExpired(ctx)
 	_, expired = b.ExpireTags(ctx)
 	_, reaped = b.ReapUploads(ctx, time.Hour, 10)
-	if err := errors.Join(purged, expired, reaped); err != nil || len(b.trash(t)) != 0 || b.Rows(t, "uploads") != 0 {
+	if err := errors.Join(purged, expired, reaped); err != nil || len(b.Trashed(t)) != 0 || b.Rows(t, "uploads") != 0 {
 		t.Errorf("with a right clock: %v, left %s", err, left())
 	}
 }
@@ -218,11 +217,11 @@ func TestPushWhileTimesAreMended(t *testing.T) {
 // time at which it was trusted, so they aren't over when it is right again.
 func TestDatesWhileTheClockIsBehind(t *testing.T) {
 	t.Parallel()
-	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = 24 * time.Hour })}
+	b := bundle{catalogtest.WithTrash(t, dbtest.DSN(t), 24*time.Hour)}
 	b.Fill(t, "acme/app")
 	b.Fill(t, "zoo/app")
 	b.Exec(t, "INSERT INTO clock (seen_at, boot, up, trusted_at) VALUES (now(), '', 0, now() + interval '2 days')")
-	for _, err := range []error{b.DeleteRepository(t.Context(), "acme/app"), b.DeleteNamespace(t.Context(), "zoo")} {
+	for _, err := range []error{b.Trash.DeleteRepository(t.Context(), "acme/app"), b.Trash.DeleteNamespace(t.Context(), "zoo")} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,11 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/testscale"
 )
@@ -31,7 +29,7 @@ func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 	group, ctx := errgroup.WithContext(t.Context())
 	collecting, stop := context.WithCancel(ctx)
 	collector := make(chan error, 1)
-	go func() { collector <- collect(collecting, a) }()
+	go func() { collector <- a.CollectUnused(collecting) }()
 	for w := range 6 {
 		rng := rand.New(rand.NewPCG(uint64(w), 1))
 		x := []bundle{a, b}[w%2]
@@ -116,48 +114,4 @@ func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	list := catalogtest.Index(t, d)
 	_, err = b.TryPut(ctx, path, list, pick("t", 3))
 	return allowed(err, oci.ManifestBlobUnknown)
-}
-
-// collect deletes blobs to which nothing refers, without any delay, until ctx ends.
-func collect(ctx context.Context, b bundle) error {
-	for ctx.Err() == nil {
-		err := collectOnce(context.WithoutCancel(ctx), b)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func collectOnce(ctx context.Context, b bundle) error {
-	tx, err := b.DB.Pool.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
-	if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '200ms'"); err != nil {
-		return err
-	}
-	rows, err := tx.Query(ctx, "SELECT digest FROM blobs WHERE random() < 0.5 LIMIT 2 FOR UPDATE SKIP LOCKED")
-	if err != nil {
-		return err
-	}
-	locked, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-	if err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, `
-		WITH d AS (
-			DELETE FROM blobs b WHERE digest = ANY ($1)
-				AND NOT EXISTS (SELECT FROM gc_blobs_layers x WHERE x.digest = b.digest)
-				AND NOT EXISTS (SELECT FROM gc_blobs_configurations x WHERE x.digest = b.digest)
-			RETURNING storage_key)
-		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, locked)
-	if db.Code(err) == db.CodeLockNotAvailable {
-		return nil // only requests must succeed; this deletion is tried again in the next round
-	}
-	if err != nil {
-		return err
-	}
-	return tx.Commit(ctx)
 }

@@ -13,20 +13,19 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
-// TagOption changes what DeleteTag, PointTag or RestoreTag does.
+// TagOption changes what DeleteTag, DeleteManifest, PointTag or RestoreTag does.
 type TagOption int
 
 const (
 	// OverrideProtection makes DeleteTag delete a tag even if a rule protects it. The caller
 	// has checked that the client may override rules.
 	OverrideProtection TagOption = 1
-	// OverrideHolds makes DeleteTag, DeleteManifest, DeleteRepository and DeleteNamespace delete
-	// what a reporter holds (see package hold).
+	// OverrideHolds makes DeleteTag and DeleteManifest delete what a reporter holds (see package
+	// hold).
 	OverrideHolds TagOption = 3
-	// PurgeAtOnce makes DeleteRepository and DeleteNamespace delete for good.
-	PurgeAtOnce TagOption = 4
 	// KeepTag makes PointTag and RestoreTag refuse to move a tag to another manifest.
 	KeepTag TagOption = 2
 )
@@ -53,13 +52,13 @@ func (c *Catalog) DeleteTagOf(ctx context.Context, deletion uuid.UUID, path, tag
 		override: slices.Contains(options, OverrideProtection), overrideHolds: slices.Contains(options, OverrideHolds),
 	}
 	var n int64
-	var rule *ProtectionRule
+	var rule *protection.Rule
 	err := c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting tag %s of %s", tag, path), drop: c.cache.dropTags,
 		run: func(ctx context.Context, r repository) (err error) {
 			rules := c.rules()
-			rule = rules.of(r, tag)
-			n, err = c.deleteTag(ctx, r, d, rules.version, rule != nil)
+			rule = rules.Of(r.namespace, r.id, tag)
+			n, err = c.deleteTag(ctx, r, d, rules.Version, rule != nil)
 			return err
 		},
 		answer: func(ctx context.Context, r repository, why refusal) error {
@@ -71,7 +70,7 @@ func (c *Catalog) DeleteTagOf(ctx context.Context, deletion uuid.UUID, path, tag
 				if rule == nil {
 					return immutableRefusal(path, tag, "deleted", wayOut)
 				}
-				return rule.refusal(path, tag, "deleted", wayOut)
+				return rule.Refusal(path, tag, "deleted", wayOut)
 			case conditionFails:
 				return c.conditionFailed(ctx, path, condition, oci.Digest{})
 			default:
@@ -80,7 +79,7 @@ func (c *Catalog) DeleteTagOf(ctx context.Context, deletion uuid.UUID, path, tag
 		},
 	})
 	if err == nil && n == 0 {
-		return manifestUnknown(path, tag)
+		return ManifestUnknown(path, tag)
 	}
 	return err
 }
@@ -102,7 +101,7 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 	b := new(batch)
 	b.lockRepository(r, d.path)
 	b.lockHolds()
-	b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
+	b.Exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
 		r.namespace, r.id, d.tag)
 	b.guard([]any{&n}, `
 			WITH found AS MATERIALIZED (
@@ -150,7 +149,7 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 		"if_match": d.condition.IfMatch.arg(), "if_no_match": d.condition.IfNoMatch.arg(),
 		"deletion": pgtype.UUID{Bytes: d.deletion, Valid: d.deletion != uuid.Nil},
 	}))
-	err = b.send(ctx, c.db.Pool)
+	err = b.Send(ctx, c.db.Pool)
 	return n, err
 }
 
@@ -167,7 +166,7 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest,
 		answer: func(ctx context.Context, r repository, why refusal) error {
 			switch why {
 			case manifestGone:
-				return manifestUnknown(path, d.String())
+				return ManifestUnknown(path, d.String())
 			case manifestHeld:
 				return c.manifestHeld(ctx, r, path, d)
 			case tagProtected:
@@ -193,9 +192,9 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest,
 //
 // The last guard looks for holds of the manifest, and of the images that the names of its tags
 // refer to. It stores the reporters for the audit log, as the guard before stores the tags.
-func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection, overrideHolds bool) error {
+func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection.Rules, overrideHolds bool) error {
 	var deletable []string // nil: every tag
-	if rules.in(r) {
+	if rules.Apply(r.namespace, r.id) {
 		var err error
 		if deletable, err = c.unprotectedTags(ctx, r, path, d, rules); err != nil {
 			return err
@@ -230,7 +229,7 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 			SELECT name, immutable FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
 				SELECT id FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted())
-			ORDER BY name FOR UPDATE) n) t`, r.namespace, r.id, d.Bytes(), rules.version, deletable)
+			ORDER BY name FOR UPDATE) n) t`, r.namespace, r.id, d.Bytes(), rules.Version, deletable)
 	b.guard(nil, `
 		WITH held AS MATERIALIZED (
 			SELECT h.reporter FROM (
@@ -247,7 +246,7 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 			WHEN set_config('purser.held_by', (SELECT jsonb_agg(reporter ORDER BY reporter)::text FROM held), true) IS NULL THEN '' END`,
 		r.namespace, r.id, d.Bytes(), overrideHolds)
 	c.deleteLocked(ctx, b, r, path, d)
-	err := b.send(ctx, c.db.Pool)
+	err := b.Send(ctx, c.db.Pool)
 	if errors.Is(err, manifestListed) {
 		return listedByIndex(d, index)
 	}
@@ -267,13 +266,13 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 // audit). It reads the names of the deleted tags from the setting purser.deleted_tags, in
 // which the statement that locked the tags has stored them until the transaction ends.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
-	b.exec("SELECT purser_quota_later()")
-	b.exec(`
+	b.Exec("SELECT purser_quota_later()")
+	b.Exec(`
 		DELETE FROM tags
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND purser_accepted() AND manifest_id = (
 			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
 		r.namespace, r.id, d.Bytes())
-	b.exec(`
+	b.Exec(`
 		WITH manifest AS (
 			SELECT id, configuration_blob_digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
@@ -289,13 +288,13 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 		ON CONFLICT (digest) DO UPDATE SET
 			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 		r.namespace, r.id, d.Bytes())
-	b.exec(`
+	b.Exec(`
 		DELETE FROM manifests
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()`,
 		r.namespace, r.id, d.Bytes())
-	b.exec("SELECT purser_quota_now($1)", r.namespace)
+	b.Exec("SELECT purser_quota_now($1)", r.namespace)
 	// The manifest was locked, so it is deleted now, unless the batch was refused.
-	b.exec(`
+	b.Exec(`
 		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
 		SELECT k.kind, @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository, k.tag, @digest,
 			CASE WHEN current_setting('purser.held_by', true) <> ''
@@ -310,7 +309,7 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 // unprotectedTags returns the names of all tags of a manifest, if no rule protects any of
 // them. Errors: DENIED with status 409 if a rule protects one of the tags; rulesChanged if
 // `rules`, which this process has cached, are out of date.
-func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) ([]string, error) {
+func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string, d oci.Digest, rules *protection.Rules) ([]string, error) {
 	var otherwise bool
 	tags := []string{} // nil would mean every tag
 	err := c.db.Pool.QueryRow(ctx, `
@@ -318,7 +317,7 @@ func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string
 			(SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4
 		FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
 			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
-		r.namespace, r.id, d.Bytes(), rules.version).Scan(&tags, &otherwise)
+		r.namespace, r.id, d.Bytes(), rules.Version).Scan(&tags, &otherwise)
 	switch {
 	case err != nil:
 		return nil, err
@@ -326,8 +325,8 @@ func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string
 		return nil, rulesChanged
 	}
 	for _, tag := range tags {
-		if rule := rules.of(r, tag); rule != nil {
-			return nil, rule.refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
+		if rule := rules.Of(r.namespace, r.id, tag); rule != nil {
+			return nil, rule.Refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
 		}
 	}
 	return tags, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // SetTagExpiration sets the date at which a tag is to be deleted; the zero time removes the
@@ -38,11 +39,11 @@ func (c *Catalog) SetTagExpirationOf(ctx context.Context, path, tag string, d oc
 		run: func(ctx context.Context, r repository) error {
 			rules := c.rules()
 			var refusal error // by the rules that this process knows, if they are those in force
-			if rule := rules.of(r, tag); rule != nil && !at.IsZero() {
-				refusal = rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
+			if rule := rules.Of(r.namespace, r.id, tag); rule != nil && !at.IsZero() {
+				refusal = rule.Refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
 			}
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-				return c.setExpiration(ctx, tx, r, path, tag, d, at, rules.version, refusal)
+				return c.setExpiration(ctx, tx, r, path, tag, d, at, rules.Version, refusal)
 			})
 		},
 	})
@@ -58,7 +59,7 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 	var now []byte
 	b := new(batch)
 	b.lockRepository(r, path)
-	b.row([]any{&old, &immutable, &otherwise, &now}, `
+	b.Row([]any{&old, &immutable, &otherwise, &now}, `
 		SELECT expires_at, immutable, (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4, (
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0)
@@ -66,10 +67,10 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 			SELECT expires_at, immutable, manifest_id FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE) t`,
 		r.namespace, r.id, tag, version)
-	err := b.send(ctx, tx)
+	err := b.Send(ctx, tx)
 	switch {
 	case isNoRows(err):
-		return manifestUnknown(path, tag)
+		return ManifestUnknown(path, tag)
 	case err != nil:
 		return err
 	case otherwise:
@@ -265,18 +266,18 @@ func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (d
 }
 
 // expire locks the tags, looks for those that are held, and deletes the others.
-func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path string, names []string, rules *protection) (done Expired, err error) {
+func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path string, names []string, rules *protection.Rules) (done Expired, err error) {
 	var locked, held []string
 	var otherwise bool
 	b := new(batch)
 	b.lockRepository(r, path)
 	b.lockHolds()
-	b.row([]any{&locked, &otherwise}, `
+	b.Row([]any{&locked, &otherwise}, `
 		SELECT COALESCE(array_agg(name), '{}'), (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
 			SELECT name FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND expires_at <= now()
-			ORDER BY name FOR UPDATE SKIP LOCKED) t`, r.namespace, r.id, names, rules.version)
-	b.row([]any{&held}, `
+			ORDER BY name FOR UPDATE SKIP LOCKED) t`, r.namespace, r.id, names, rules.Version)
+	b.Row([]any{&held}, `
 		WITH named AS MATERIALIZED (
 			SELECT name, manifest_id FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND purser_any_holds($1)
@@ -286,7 +287,7 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 		SELECT COALESCE(array_agg(name), '{}') FROM named
 		WHERE manifest_id IN (SELECT manifest_id FROM held)
 			OR name IN (SELECT name FROM purser_held_names($1, $2, ARRAY(SELECT name FROM named)))`, r.namespace, r.id, names)
-	if err := b.send(ctx, tx); err != nil {
+	if err := b.Send(ctx, tx); err != nil {
 		return done, err
 	}
 	if otherwise {
@@ -297,7 +298,7 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 	if locked = due; len(locked) == 0 {
 		return done, nil
 	}
-	protected := rules.protected(r, locked)
+	protected := rules.Protected(r.namespace, r.id, locked)
 	err = tx.QueryRow(ctx, `
 		WITH old AS (
 			SELECT name, manifest_id, expires_at, name = ANY (@protected::text[]) AS protected FROM tags

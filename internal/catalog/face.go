@@ -3,63 +3,18 @@ package catalog
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The functions in this file are for the packages gc, autoprune and check, which have SQL of
+// The functions in this file are for the packages gc, autoprune, check and trash, which have SQL of
 // their own and follow this package's rules on locks and caches.
 
 // DB returns the database, for statements that clients wait for.
 func (c *Catalog) DB() *db.DB { return c.db }
-
-// Repository identifies a repository's row.
-type Repository struct {
-	NamespaceID, ID int64
-	Path            string
-}
-
-// FindRepository reads a repository's ids by its name, from the database and not from a cache.
-// Error: NAME_UNKNOWN.
-func (c *Catalog) FindRepository(ctx context.Context, path string) (Repository, error) {
-	r := Repository{Path: path}
-	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
-		Scan(&r.NamespaceID, &r.ID)
-	switch {
-	case isNoRows(err):
-		return r, nameUnknown(path)
-	case err != nil:
-		return r, fmt.Errorf("looking for repository %s: %w", path, err)
-	}
-	return r, nil
-}
-
-// RepositoryByID is like FindRepository, for a repository's id.
-func (c *Catalog) RepositoryByID(ctx context.Context, id int64) (Repository, error) {
-	r := Repository{ID: id}
-	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, path FROM live_repositories WHERE id = $1", id).
-		Scan(&r.NamespaceID, &r.Path)
-	switch {
-	case isNoRows(err):
-		return r, nameUnknown(fmt.Sprintf("with id %d", id))
-	case err != nil:
-		return r, fmt.Errorf("looking for repository %d: %w", id, err)
-	}
-	return r, nil
-}
-
-// InTrash returns the path that a repository had before it, or its namespace, was put into the
-// trash. It returns "" if the repository isn't there.
-func (c *Catalog) InTrash(ctx context.Context, id int64) (path string, err error) {
-	err = c.db.Pool.QueryRow(ctx, "SELECT path FROM named_repositories WHERE id = $1 AND in_trash", id).Scan(&path)
-	if err != nil && !isNoRows(err) {
-		return "", fmt.Errorf("looking for repository %d in the trash: %w", id, err)
-	}
-	return path, nil
-}
 
 // ChangeTags calls `change` in a transaction that has locked the repository against deletion,
 // and invalidates the cached results about the repository's tags. If the transaction loses a
@@ -72,7 +27,7 @@ func (c *Catalog) ChangeTags(ctx context.Context, r Repository, change func(ctx 
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
 				b := new(batch)
 				b.lockRepository(in, r.Path)
-				if err := b.send(ctx, tx); err != nil {
+				if err := b.Send(ctx, tx); err != nil {
 					return err
 				}
 				return change(ctx, tx)
@@ -80,14 +35,32 @@ func (c *Catalog) ChangeTags(ctx context.Context, r Repository, change func(ctx 
 		},
 	})
 	if errors.Is(err, repositoryGone) {
-		return nameUnknown(r.Path)
+		return NameUnknown(r.Path)
 	}
 	return err
 }
 
-// NameUnknown returns the client's error for a repository that doesn't exist.
-func NameUnknown(path string) error { return nameUnknown(path) }
+// ChangeRepository runs fn in a transaction, again if it loses a race, and invalidates all that is
+// cached of the repository path before and after it. Package trash, which changes the rows of
+// repositories, calls it. It goes on when the client disconnects (see change).
+func (c *Catalog) ChangeRepository(ctx context.Context, path string, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
+		return db.Retry(ctx, func() error {
+			return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) })
+		})
+	})
+}
 
-// ManifestUnknown returns the client's error for a manifest, named by a tag or digest, that
-// its repository doesn't have.
-func ManifestUnknown(path, reference string) error { return manifestUnknown(path, reference) }
+// ChangeEverything runs fn in a transaction, and invalidates everything that is cached before and
+// after it, as ChangeRepository does for one repository.
+func (c *Catalog) ChangeEverything(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	c.cache.dropEverything()
+	err := db.Retry(ctx, func() error { return c.txOrAnswer(ctx, fn) })
+	if err != nil && !oci.IsClientError(err) && db.Code(err) == "" {
+		c.cache.distrustEverything() // see change
+	}
+	c.cache.dropEverything()
+	return err
+}

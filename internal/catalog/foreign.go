@@ -150,17 +150,17 @@ func (c *Catalog) AddForeignBlobs(ctx context.Context, path, source string, list
 		b.guard(nil, `
 			SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the import is finished') END
 			FROM (SELECT FROM imports WHERE source = @source AND finished_at IS NULL FOR SHARE) begun`, args)
-		b.exec(`
+		b.Exec(`
 			INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 			SELECT digest, gc_review_after('blob_upload'), 'blob_upload' FROM unnest(@digests::bytea[]) AS digest
 			WHERE purser_accepted() ORDER BY digest
 			ON CONFLICT (digest) DO UPDATE SET
 				review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`, args)
-		b.exec(`
+		b.Exec(`
 			INSERT INTO blobs (digest, size, storage_key)
 			SELECT digest, size, key FROM `+want+` WHERE purser_accepted() ORDER BY digest
 			ON CONFLICT (digest) DO NOTHING`, args)
-		b.exec(`
+		b.Exec(`
 			WITH lost AS MATERIALIZED (
 				SELECT b.digest, b.storage_key, b.size FROM (SELECT * FROM `+want+` ORDER BY digest) want
 				CROSS JOIN LATERAL (
@@ -178,16 +178,16 @@ func (c *Catalog) AddForeignBlobs(ctx context.Context, path, source string, list
 			FROM (
 				SELECT FROM (SELECT digest FROM unnest(@digests::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 				CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest FOR KEY SHARE) b) locked`, args)
-		b.exec(`
+		b.Exec(`
 			DELETE FROM gc_foreign_objects WHERE purser_accepted() AND storage_key = ANY (ARRAY(
 				SELECT b.storage_key FROM unnest(@digests::bytea[]) AS want (digest)
 				CROSS JOIN LATERAL (SELECT storage_key FROM blobs WHERE digest = want.digest OFFSET 0) b
 				WHERE b.storage_key = ANY (@keys::text[])))`, args)
-		b.exec(`
+		b.Exec(`
 			INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 			SELECT @namespace, @repository, digest FROM unnest(@digests::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest
 			ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`, args)
-		return b.send(ctx, c.db.Pool)
+		return b.Send(ctx, c.db.Pool)
 	}})
 	if errors.Is(err, importFinished) {
 		return ErrImportFinished

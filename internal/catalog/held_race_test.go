@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -22,10 +22,12 @@ func TestReportWaitsForDeletions(t *testing.T) {
 		"manifest": func(ctx context.Context, b bundle, img oci.Digest) error {
 			return b.DeleteManifest(ctx, "acme/app", img)
 		},
-		"repository": func(ctx context.Context, b bundle, _ oci.Digest) error { return b.DeleteRepository(ctx, "acme/app") },
-		"namespace":  func(ctx context.Context, b bundle, _ oci.Digest) error { return b.DeleteNamespace(ctx, "acme") },
+		"repository": func(ctx context.Context, b bundle, _ oci.Digest) error {
+			return b.Trash.DeleteRepository(ctx, "acme/app")
+		},
+		"namespace": func(ctx context.Context, b bundle, _ oci.Digest) error { return b.Trash.DeleteNamespace(ctx, "acme") },
 		"namespace at once": func(ctx context.Context, b bundle, _ oci.Digest) error {
-			return b.DeleteNamespace(ctx, "acme", catalog.PurgeAtOnce)
+			return b.Trash.DeleteNamespace(ctx, "acme", trash.PurgeAtOnce)
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -68,37 +70,6 @@ func TestReportWaitsForDeletions(t *testing.T) {
 			if err := catalogtest.Soon(t, "the report", reported); err != nil {
 				t.Error(err)
 			}
-		})
-	}
-}
-
-// TestDeletionSeesHeldPush: a push in flight brings what a reporter holds already. A deletion of
-// the repository, or of its namespace, waits for the push, and must look for holds afterwards.
-func TestDeletionSeesHeldPush(t *testing.T) {
-	t.Parallel()
-	for _, of := range []string{"repository", "namespace"} {
-		t.Run(of, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			ctx := t.Context()
-			b.Put(t, "acme/app", catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil), "image")
-			late := oci.Compute(oci.SHA256, []byte("late"))
-			b.held(t, "", late)
-			push := b.Session(t)
-			push.Exec(t, "BEGIN")
-			push.Exec(t, `SELECT FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-				WHERE r.path = 'acme/app' AND r.deleted_at IS NULL FOR KEY SHARE`)
-			done := catalogtest.Later(func() error {
-				if of == "namespace" {
-					return b.DeleteNamespace(ctx, "acme")
-				}
-				return b.DeleteRepository(ctx, "acme/app")
-			})
-			push.Blocks(t, b.Session(t), 1)
-			push.Exec(t, `INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
-				SELECT top_level_namespace_id, repository_id, $1, media_type, payload, total_size FROM manifests`, late.Bytes())
-			push.Exec(t, "COMMIT")
-			refused(t, of, catalogtest.Soon(t, "the deletion", done))
 		})
 	}
 }

@@ -1,48 +1,14 @@
 package catalog_test
 
 import (
-	"context"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
-	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/oci"
 )
-
-// held lets the reporter prod of a namespace, or of the whole registry, hold these digests, and
-// no others.
-func (b bundle) held(t *testing.T, namespace string, digests ...oci.Digest) {
-	t.Helper()
-	h, err := hold.New(hold.Options{DB: b.DB})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := hold.Report{Full: true, By: hold.By{MayEnd: true}}
-	for _, d := range digests {
-		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
-	}
-	place := hold.Place{Namespace: namespace, Reporter: "prod"}
-	// A digest that a list leaves out stays held for a while, so the reporter begins anew.
-	if err := h.Delete(context.WithoutCancel(t.Context()), place); err != nil && oci.CodeOf(err) != oci.NameUnknown {
-		t.Fatal(err)
-	}
-	if _, err := h.Report(context.WithoutCancel(t.Context()), place, r); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// refused fails the test unless err says that prod holds what was to be deleted.
-func refused(t *testing.T, what string, err error) {
-	t.Helper()
-	e, ok := errors.AsType[*oci.Error](err)
-	if !ok || e.Code != oci.Denied || e.HTTPStatus() != 409 || !strings.Contains(e.Error(), "held by prod (pod web) until ") {
-		t.Errorf("deleting %s: %v, want a refusal that names the reporter", what, err)
-	}
-}
 
 // TestHeldIsRefused: what is held, with its relatives, is deleted only by a client that overrides
 // holds, and the audit log says so.
@@ -58,16 +24,16 @@ func TestHeldIsRefused(t *testing.T) {
 	cosigned := "sha256-" + index.Hex() + ".sig"
 	cosign := b.Put(t, "acme/app", catalogtest.Numbered(t, 3, config), cosigned)
 	b.Put(t, "acme/app", catalogtest.Numbered(t, 4, config), "free")
-	b.held(t, "acme", child)
+	b.Hold(t, "acme", child)
 	for _, tag := range []string{"child", "sibling", "index", "signature", cosigned} {
-		refused(t, tag, b.DeleteTag(ctx, "acme/app", tag))
+		catalogtest.WantHeld(t, tag, b.DeleteTag(ctx, "acme/app", tag))
 	}
 	for _, d := range []oci.Digest{index, signature, cosign} {
-		refused(t, d.String(), b.DeleteManifest(ctx, "acme/app", d))
+		catalogtest.WantHeld(t, d.String(), b.DeleteManifest(ctx, "acme/app", d))
 	}
 	catalogtest.WantCode(t, b.DeleteManifest(ctx, "acme/app", child), oci.Denied) // listed by the index
-	refused(t, "the repository", b.DeleteRepository(ctx, "acme/app"))
-	refused(t, "the namespace", b.DeleteNamespace(ctx, "acme"))
+	catalogtest.WantHeld(t, "the repository", b.Trash.DeleteRepository(ctx, "acme/app"))
+	catalogtest.WantHeld(t, "the namespace", b.Trash.DeleteNamespace(ctx, "acme"))
 	if err := b.DeleteTag(ctx, "acme/app", "free"); err != nil {
 		t.Error(err)
 	}
@@ -76,8 +42,8 @@ func TestHeldIsRefused(t *testing.T) {
 		func() error { return b.DeleteTag(ctx, "acme/app", "sibling", catalog.OverrideHolds) },
 		func() error { return b.DeleteManifest(ctx, "acme/app", cosign, catalog.OverrideHolds) },
 		func() error { return b.DeleteManifest(ctx, "acme/app", index, catalog.OverrideHolds) },
-		func() error { return b.DeleteRepository(ctx, "acme/app", catalog.OverrideHolds) },
-		func() error { return b.DeleteNamespace(ctx, "acme", catalog.OverrideHolds) },
+		func() error { return b.Trash.DeleteRepository(ctx, "acme/app", trash.OverrideHolds) },
+		func() error { return b.Trash.DeleteNamespace(ctx, "acme", trash.OverrideHolds) },
 	} {
 		if err := delete(); err != nil {
 			t.Error(err)
@@ -102,18 +68,18 @@ func TestHoldsElsewhere(t *testing.T) {
 	b.Push(t, "other/app", "config")
 	d := b.Put(t, "acme/app", catalogtest.Numbered(t, 1, config), "v1", "v2")
 	b.Put(t, "other/app", catalogtest.Numbered(t, 1, config), "v1")
-	b.held(t, "acme", d)
+	b.Hold(t, "acme", d)
 	if err := b.DeleteTag(ctx, "other/app", "v1"); err != nil {
 		t.Error(err)
 	}
-	b.held(t, "acme")
-	b.held(t, "", d)
-	refused(t, "v1", b.DeleteTag(ctx, "acme/app", "v1"))
+	b.Hold(t, "acme")
+	b.Hold(t, "", d)
+	catalogtest.WantHeld(t, "v1", b.DeleteTag(ctx, "acme/app", "v1"))
 	b.Exec(t, "UPDATE holdreporters SET expires_at = now() - interval '1 second'")
 	if err := b.DeleteTag(ctx, "acme/app", "v1"); err != nil {
 		t.Error(err)
 	}
-	if err := b.DeleteNamespace(ctx, "acme"); err != nil {
+	if err := b.Trash.DeleteNamespace(ctx, "acme"); err != nil {
 		t.Error(err)
 	}
 }
@@ -131,7 +97,7 @@ func TestHeldTagExpires(t *testing.T) {
 	b.Put(t, "acme/app", catalogtest.Numbered(t, 2, config), "free")
 	b.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 hour'")
 	b.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 minute' WHERE name = 'free'")
-	b.held(t, "acme", d)
+	b.Hold(t, "acme", d)
 	held, deleted := 0, 0
 	for more := true; more; {
 		done, err := b.ExpireTags(ctx)
@@ -146,7 +112,7 @@ func TestHeldTagExpires(t *testing.T) {
 	if next, some, err := b.NextExpiration(ctx); err != nil || some && next < time.Second {
 		t.Errorf("the next expiration is in %s (%v, %v)", next, some, err)
 	}
-	b.held(t, "acme")
+	b.Hold(t, "acme")
 	for range 4 {
 		if _, err := b.ExpireTags(ctx); err != nil {
 			t.Fatal(err)

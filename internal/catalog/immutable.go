@@ -17,7 +17,7 @@ import (
 // its tag immutable (labels.go), or a client (SetTagImmutable), who also undoes it.
 
 // immutableRefusal returns the error for a client that tried to move or delete an immutable tag:
-// see ProtectionRule.refusal.
+// see protection.Rule.Refusal.
 func immutableRefusal(path, tag, what, wayOut string) error {
 	return oci.Errorf(oci.Denied, "tag %s of %s can't be %s: it is immutable; %s, or let a maintainer undo that", tag, path, what, wayOut).
 		WithStatus(http.StatusConflict).WithDetail(map[string]string{"name": path, "tag": tag, "immutable": "true"})
@@ -38,12 +38,12 @@ func (c *Catalog) setImmutable(ctx context.Context, tx pgx.Tx, r repository, pat
 	var was bool
 	b := new(batch)
 	b.lockRepository(r, path)
-	b.row([]any{&was}, "SELECT immutable FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE",
+	b.Row([]any{&was}, "SELECT immutable FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE",
 		r.namespace, r.id, tag)
-	err := b.send(ctx, tx)
+	err := b.Send(ctx, tx)
 	switch {
 	case isNoRows(err):
-		return manifestUnknown(path, tag)
+		return ManifestUnknown(path, tag)
 	case err != nil:
 		return err
 	case was == on:

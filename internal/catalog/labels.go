@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // Labels of an image that decide about the tags that a push sets, if the namespace allows it. In
@@ -54,12 +55,6 @@ type Reader interface {
 	Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error)
 }
 
-// TagLabels says which labels of images decide about the tags of a namespace.
-type TagLabels struct {
-	Expiry    bool `json:"expires_after" doc:"The labels io.purser.expires-after and quay.expires-after of a pushed image give its tag an expiration"`
-	Immutable bool `json:"immutable" doc:"The labels io.purser.immutable and quay.immutable of a pushed image make its tag immutable"`
-}
-
 // labelled is what the labels of a pushed manifest say about its tags.
 type labelled struct {
 	after     time.Duration // 0: nothing
@@ -71,7 +66,7 @@ type labelled struct {
 // tagLabels is what decides about the tags of a put: the labels, and the rules under which they
 // were read. The zero value has no rules yet.
 type tagLabels struct {
-	rules *protection
+	rules *protection.Rules
 	labelled
 }
 
@@ -101,8 +96,8 @@ func (l tagLabels) text() *string {
 // Labels that can't be read decide nothing: the tag then gets no date, and isn't immutable.
 func (c *Catalog) labelsOf(ctx context.Context, r repository, p NewManifest, rows manifestColumns, known **labelled) tagLabels {
 	out := tagLabels{rules: c.rules()}
-	allowed := out.rules.labels[r.namespace]
-	if allowed == (TagLabels{}) || len(rows.tags) == 0 || p.Manifest == nil || p.Imported != nil {
+	allowed := out.rules.Labels(r.namespace)
+	if allowed == (protection.TagLabels{}) || len(rows.tags) == 0 || p.Manifest == nil || p.Imported != nil {
 		return out
 	}
 	if *known == nil || (*known).again {
@@ -115,7 +110,7 @@ func (c *Catalog) labelsOf(ctx context.Context, r repository, p NewManifest, row
 	if allowed.Expiry && !out.immutable {
 		out.after = (*known).after
 	}
-	if out.after > 0 && len(out.rules.protected(r, rows.tags)) > 0 {
+	if out.after > 0 && len(out.rules.Protected(r.namespace, r.id, rows.tags)) > 0 {
 		out.ignored = append(out.ignored[:len(out.ignored):len(out.ignored)], "a protected tag gets no expiration")
 	}
 	return out

@@ -41,30 +41,6 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 	return tags, false, nil
 }
 
-// Repositories lists up to n repositories that the viewer may read and whose names come after
-// the name `last`, in byte order. `more` says whether there are further repositories.
-func (c *Catalog) Repositories(ctx context.Context, v Viewer, last string, n int) (paths []string, more bool, err error) {
-	if v.Unlimited() {
-		var rows pgx.Rows
-		if rows, err = c.db.Pool.Query(ctx, "SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1); err == nil {
-			paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		}
-	} else {
-		var found []foundRepository
-		found, err = c.readableByName(ctx, v, RepositoryQuery{After: &RepositoryPlace{Path: last}}, 0, n+1)
-		for _, r := range found {
-			paths = append(paths, r.Path)
-		}
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("listing repositories: %w", err)
-	}
-	if len(paths) > n {
-		return paths[:n], true, nil
-	}
-	return paths, false, nil
-}
-
 // Referrer describes a manifest that names another as its subject.
 type Referrer struct {
 	ID           int64 // defines the order of the list; used as its cursor
@@ -141,68 +117,19 @@ func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	return nil, nil
 }
 
-// sourcesScan is the number of a blob's links that are read to find public repositories that
-// have the blob.
-const sourcesScan = 10_000
-
-// Sources lists up to n repositories that the viewer may read and that have a blob, for a mount
-// request without a source repository. For a blob that is linked to more than sourcesScan
-// repositories, a public repository among the others is missing, and so is any repository for a
-// viewer who may read all that match a pattern. OFFSET 0 in its SQL makes PostgreSQL look rows
-// up by an index: see "Plans" in package db.
-func (c *Catalog) Sources(ctx context.Context, v Viewer, d oci.Digest, n int) ([]string, error) {
-	if v.Unlimited() {
-		return c.allSources(ctx, d, n)
-	}
-	rows, err := c.db.Pool.Query(ctx, `
-		SELECT path FROM (
-			(SELECT r.id, r.path FROM unnest(@namespaces::bigint[]) AS own (id)
-			CROSS JOIN LATERAL (
-				SELECT r.id, r.path FROM (
-					SELECT repository_id FROM repository_blobs
-					WHERE blob_digest = @digest AND top_level_namespace_id = own.id ORDER BY repository_id OFFSET 0) l
-				CROSS JOIN LATERAL (SELECT id, path FROM live_repositories WHERE id = l.repository_id OFFSET 0) r
-				WHERE @patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])
-				LIMIT @limit) r
-			LIMIT @limit)
-			UNION
-			(SELECT r.id, r.path FROM unnest(@repositories::bigint[]) AS own (id)
-			CROSS JOIN LATERAL (SELECT * FROM live_repositories WHERE id = own.id OFFSET 0) r
-			CROSS JOIN LATERAL (
-				SELECT FROM repository_blobs
-				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id AND blob_digest = @digest OFFSET 0) l
-			WHERE @patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])
-			LIMIT @limit)
-			UNION
-			(SELECT r.id, r.path FROM (
-				SELECT repository_id FROM repository_blobs
-				WHERE blob_digest = @digest AND (@all OR @public) ORDER BY repository_id LIMIT @scan) l
-			CROSS JOIN LATERAL (SELECT * FROM live_repositories WHERE id = l.repository_id OFFSET 0) r
-			WHERE (@all OR COALESCE(r.is_public, @public_by_default)) AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
-			LIMIT @limit)) found
-		ORDER BY id LIMIT @limit`, v.args(db.SharedArgs{"digest": d.Bytes(), "limit": n, "scan": sourcesScan}))
-	if err != nil {
-		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
-	}
-	paths, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
-	}
-	return paths, nil
+// Count is a number of rows. Exact is false if there are too many rows to count: then Rows is
+// PostgreSQL's estimate (in a GCStatus) or the number at which counting stopped (elsewhere).
+type Count struct {
+	Rows  int64 `json:"count"`
+	Exact bool  `json:"exact"`
 }
 
-func (c *Catalog) allSources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
-	rows, err := c.db.Pool.Query(ctx, `
-		SELECT r.path FROM (
-			SELECT repository_id FROM repository_blobs WHERE blob_digest = $1 ORDER BY repository_id OFFSET 0) l
-		CROSS JOIN LATERAL (SELECT path FROM live_repositories WHERE id = l.repository_id OFFSET 0) r
-		ORDER BY l.repository_id LIMIT $2`, d.Bytes(), n)
-	if err != nil {
-		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
-	}
-	paths, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
-	}
-	return paths, nil
+// MostCounted is the highest exact number of tags of a repository, or of repositories of a
+// namespace, in a list. If there are more, the list shows MostCounted, marked as inexact.
+const MostCounted = 1000
+
+// CountedUpTo returns the Count for `rows`, the result of a query that stops counting at
+// MostCounted + 1. If the query has reached this number, the Count is MostCounted and not exact.
+func CountedUpTo(rows int64) Count {
+	return Count{Rows: min(rows, MostCounted), Exact: rows <= MostCounted}
 }

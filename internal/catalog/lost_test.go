@@ -114,7 +114,7 @@ func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	const foreign = "docker/registry/v2/blobs/sha256/ab/data"
 	b.Exec(t, "UPDATE blobs SET storage_key = $1, size = 3", foreign)
 	b.lose(t, d)
-	u := b.begun(t, "r")
+	u := b.Begun(t, "r")
 	u.Size = 5
 	key := u.StorageKey + "-7"
 	if err := b.CommitUpload(t.Context(), u, d, key, true); err != nil {
@@ -139,7 +139,7 @@ func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 	d := b.Push(t, "r", "layer")
 	b.lose(t, d)
 	before := b.row(t, d)
-	u := b.begun(t, "r")
+	u := b.Begun(t, "r")
 	if _, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -114,17 +114,23 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("blob", 100, func(b bundle, i int) error { return second(b.Blob(ctx, path, blob(i+1))) })
 	run("promised blob", 100, func(b bundle, i int) error { return second(b.PromiseBlobExists(ctx, path, blob(i+1))) })
 	run("mounted blob", 100, func(b bundle, i int) error { return second(b.Mount(ctx, "acme/small1", path, blob(i+1))) })
-	run("sources of a blob", 100, func(b bundle, i int) error { return second(b.Sources(ctx, catalog.Everyone, blob(i+1), 10)) })
+	run("sources of a blob", 100, func(b bundle, i int) error {
+		return second(browse.New(b.Catalog).Sources(ctx, browse.Everyone, blob(i+1), 10))
+	})
 	run("explained manifest", 600, func(b bundle, i int) error { return second(b.ExplainManifest(ctx, path, manifest(i+1))) })
 	run("explained blob", 200, func(b bundle, i int) error { return second(b.ExplainBlob(ctx, blob(i+1))) })
-	run("described manifest", 600, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(i+1))) })
-	run("described index", 400, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(manyRows-i))) })
+	run("described manifest", 600, func(b bundle, i int) error {
+		return second(browse.New(b.Catalog).DescribeManifest(ctx, path, manifest(i+1)))
+	})
+	run("described index", 400, func(b bundle, i int) error {
+		return second(browse.New(b.Catalog).DescribeManifest(ctx, path, manifest(manyRows-i)))
+	})
 	run("page of tags", 200, func(b bundle, i int) error { _, _, err := b.Tags(ctx, path, "t5", 10); return err })
 	run("details of tags", 800, func(b bundle, i int) error {
-		return second(b.BrowseTags(ctx, path, catalog.TagQuery{NameFilter: catalog.NameFilter{Prefix: "t"}, Descending: true, Limit: 10}))
+		return second(browse.New(b.Catalog).Tags(ctx, path, browse.TagQuery{NameFilter: browse.NameFilter{Prefix: "t"}, Descending: true, Limit: 10}))
 	})
 	run("details of repositories", 2500, func(b bundle, i int) error {
-		_, _, err := b.BrowseRepositories(ctx, catalog.Everyone, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: path}, Limit: 10})
+		_, _, err := browse.New(b.Catalog).Repositories(ctx, browse.Everyone, browse.RepositoryQuery{NameFilter: browse.NameFilter{Prefix: path}, Limit: 10})
 		return err
 	})
 	run("referrers", 200, func(b bundle, i int) error {

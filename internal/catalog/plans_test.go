@@ -2,7 +2,6 @@ package catalog_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -88,25 +87,3 @@ func readWhole(t *testing.T, conn *pgx.Conn) map[string]int64 {
 }
 
 func second[T any](_ T, err error) error { return err }
-
-// TestSizesAreInlined looks at the plan of a statement that calls purser_sized_manifest for
-// many manifests. The planner must have inlined the function, so that the statement reads the
-// manifests by an index instead of calling the function for each.
-func TestSizesAreInlined(t *testing.T) {
-	t.Parallel()
-	b := catalogtest.Setup(t)
-	rows, err := b.DB.Pool.Query(t.Context(), `
-		EXPLAIN SELECT m.size FROM unnest($1::bigint[]) AS want (id)
-		CROSS JOIN LATERAL purser_sized_manifest(1, 2, want.id, 100) m`, []int64{1, 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan := strings.Join(lines, "\n")
-	if strings.Contains(plan, "purser_sized_manifest") || !strings.Contains(plan, "Index") {
-		t.Errorf("the plan is\n%s", plan)
-	}
-}

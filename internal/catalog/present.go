@@ -28,7 +28,7 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
 		Scan(&namespace, &p.Repository)
 	if isNoRows(err) {
-		return p, nameUnknown(path)
+		return p, NameUnknown(path)
 	}
 	if err != nil {
 		return failed(err)

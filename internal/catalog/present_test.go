@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -54,7 +55,7 @@ func TestPresentIn(t *testing.T) {
 			return p.Repository
 		}
 		app, web, gone := id("app"), id("acme/web"), id("gone")
-		if err := s.DeleteNamespace(t.Context(), "gone"); err != nil {
+		if err := s.Trash.DeleteNamespace(t.Context(), "gone"); err != nil {
 			t.Fatal(err)
 		}
 		tags, err := s.PresentTags(t.Context(), []int64{web, app, app, web, gone, 999_999, app}, []string{"v2", "v2", "v3", "v1", "v1", "v1", "v1"})
@@ -76,7 +77,7 @@ func TestPresentIn(t *testing.T) {
 func TestPresentInTrash(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	s := withTrash(t, dbtest.DSN(t))
+	s := catalogtest.WithTrash(t, dbtest.DSN(t), time.Hour)
 	a, b := s.Put(t, "acme/app", indexOf("a"), "v1"), s.Put(t, "zoo/web", indexOf("b"), "v1")
 	var ids []int64
 	for _, path := range []string{"acme/app", "zoo/web"} {
@@ -95,17 +96,17 @@ func TestPresentInTrash(t *testing.T) {
 			t.Errorf("manifests %s: %v, %v, want %v", when, manifests, err, want)
 		}
 	}
-	repository, err := s.RemoveRepository(ctx, "acme/app")
+	repository, err := s.Trash.RemoveRepository(ctx, "acme/app")
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace, err := s.RemoveNamespace(ctx, "zoo")
+	namespace, err := s.Trash.RemoveNamespace(ctx, "zoo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want("in the trash", true, true)
 	for _, id := range []string{repository, namespace} {
-		if err := s.PurgeTrashed(ctx, id); err != nil {
+		if err := s.Trash.Purge(ctx, id); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,13 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 func tagPattern(t testing.TB, text string) oci.TagPattern {
@@ -29,9 +28,9 @@ func tagPattern(t testing.TB, text string) oci.TagPattern {
 }
 
 // protect makes a rule.
-func (b bundle) protect(t testing.TB, s catalog.ProtectionScope, pattern string) catalog.ProtectionRule {
+func (b bundle) protect(t testing.TB, s protection.Scope, pattern string) protection.Rule {
 	t.Helper()
-	r, err := b.CreateProtectionRule(t.Context(), s, tagPattern(t, pattern))
+	r, err := b.Protection.Create(t.Context(), s, tagPattern(t, pattern))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +74,7 @@ func testProtectedTags(t *testing.T, dsn string) {
 	p := b.variants(t, path, 3)
 	one := b.Put(t, path, p[0], "v1", "latest")
 	two := b.Put(t, path, p[1], "v2")
-	b.protect(t, catalog.ProtectionScope{Repository: path}, "v[0-9]+")
+	b.protect(t, protection.Scope{Repository: path}, "v[0-9]+")
 	ctx := t.Context()
 
 	for what, f := range map[string]func() error{
@@ -106,7 +105,7 @@ func testProtectedTags(t *testing.T, dsn string) {
 		}
 	}
 	catalogtest.WantCode(t, b.DeleteTag(ctx, path, "v9"), oci.ManifestUnknown)
-	if err := b.DeleteRepository(ctx, path); err != nil {
+	if err := b.Trash.DeleteRepository(ctx, path); err != nil {
 		t.Error(err)
 	}
 	q := b.variants(t, path, 2) // no rule applies to the other repository
@@ -125,7 +124,7 @@ func TestProtectionScopes(t *testing.T) {
 		payloads[path] = b.variants(t, path, 2)
 		b.Put(t, path, payloads[path][0], "all", "namespace", "repository", "free")
 	}
-	scopes := map[string]catalog.ProtectionScope{
+	scopes := map[string]protection.Scope{
 		"all": {}, "namespace": {Namespace: "acme"}, "repository": {Repository: "acme/app"},
 	}
 	for pattern, scope := range scopes {
@@ -145,8 +144,8 @@ func TestProtectionScopes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules, err := b.ProtectionIn(t.Context(), target.NamespaceID)
-		rules = slices.DeleteFunc(rules, func(r catalog.ProtectionRule) bool { return !r.HoldsIn(target) })
+		rules, err := protection.In(t.Context(), b.DB.Pool, target.NamespaceID)
+		rules = slices.DeleteFunc(rules, func(r protection.Rule) bool { return !r.HoldsIn(target.NamespaceID, target.ID) })
 		if err != nil || len(rules) != len(strings.Fields(want[path])) {
 			t.Errorf("%s: %d rules, %v", path, len(rules), err)
 		}
@@ -174,14 +173,14 @@ func TestProtectionIsExact(t *testing.T) {
 	}
 	for range 2 {
 		one := a.Put(t, path, p[0], "v1", "v2")
-		rule := a.protect(t, catalog.ProtectionScope{Namespace: "acme"}, "v1")
+		rule := a.protect(t, protection.Scope{Namespace: "acme"}, "v1")
 		_, err := b.TryPut(ctx, path, p[1], "v1")
 		wantProtected(t, err, "v1", "v1")
 		wantProtected(t, c.DeleteTag(ctx, path, "v1"), "v1", "v1")
 		wantProtected(t, d.DeleteManifest(ctx, path, one), "v1", "v1")
 		wantProtected(t, f.SetTagExpiration(ctx, path, "v1", time.Now().Add(time.Hour)), "v1", "v1")
 		expire(catalog.Expired{Kept: 1})
-		if err := a.DeleteProtectionRule(ctx, catalog.ProtectionScope{Namespace: "acme"}, rule.ID); err != nil {
+		if err := a.Protection.Delete(ctx, protection.Scope{Namespace: "acme"}, rule.ID); err != nil {
 			t.Fatal(err)
 		}
 		b.Put(t, path, p[1], "v1")
@@ -213,7 +212,7 @@ func TestProtectedTagIsMadeOnce(t *testing.T) {
 	a, b := replica(t, dsn), replica(t, dsn)
 	const path, clients = "acme/app", 12
 	p := a.variants(t, path, clients)
-	a.protect(t, catalog.ProtectionScope{}, "release-.*")
+	a.protect(t, protection.Scope{}, "release-.*")
 	for round := range 3 {
 		tag := fmt.Sprintf("release-%d", round)
 		var mu sync.Mutex
@@ -236,55 +235,6 @@ func TestProtectedTagIsMadeOnce(t *testing.T) {
 			t.Fatalf("%s was made %d times", tag, len(made))
 		}
 		b.wantTag(t, path, tag, made[0])
-	}
-}
-
-func TestProtectionRules(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	ctx := t.Context()
-	b.Push(t, "acme/app", "x")
-	for _, s := range []catalog.ProtectionScope{{}, {Namespace: "acme"}, {Repository: "acme/app"}} {
-		first, second := b.protect(t, s, "v.*"), b.protect(t, s, "w.*")
-		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
-		catalogtest.WantCode(t, err, oci.Unsupported)
-		if !strings.Contains(err.Error(), first.ID.String()) {
-			t.Errorf("the error %v doesn't name the rule", err)
-		}
-		list, _, err := b.ProtectionRules(ctx, s, catalog.RulePlace{}, 1000)
-		if err != nil || len(list) != 2 || list[0].ID != first.ID || list[1].Pattern.String() != "w.*" || list[0].Scope != s || list[0].Created.IsZero() {
-			t.Errorf("rules of %s: %+v, %v", s, list, err)
-		}
-		for _, other := range []catalog.ProtectionScope{{}, {Namespace: "acme"}, {Repository: "acme/app"}} {
-			if other != s {
-				catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, other, second.ID), oci.NameUnknown)
-			}
-		}
-		if err := b.DeleteProtectionRule(ctx, s, second.ID); err != nil {
-			t.Error(err)
-		}
-		catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, s, second.ID), oci.NameUnknown)
-	}
-	for _, s := range []catalog.ProtectionScope{{Namespace: "nowhere"}, {Repository: "acme/nothing"}} {
-		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
-		catalogtest.WantCode(t, err, oci.NameUnknown)
-		_, _, err = b.ProtectionRules(ctx, s, catalog.RulePlace{}, 1000)
-		catalogtest.WantCode(t, err, oci.NameUnknown)
-		catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, s, uuid.New()), oci.NameUnknown)
-	}
-	if n := b.Count(t, "SELECT value::int FROM settings WHERE name = 'tag_protection_version'"); n != 9 {
-		t.Errorf("the version is %d after 9 changes", n)
-	}
-	for i := range catalog.MaxProtectionRules - 1 {
-		b.protect(t, catalog.ProtectionScope{}, fmt.Sprint(i))
-	}
-	_, err := b.CreateProtectionRule(ctx, catalog.ProtectionScope{}, tagPattern(t, "more"))
-	catalogtest.WantCode(t, err, oci.Unsupported)
-	if err := b.DeleteNamespace(ctx, "acme"); err != nil {
-		t.Fatal(err)
-	}
-	if n := b.Count(t, "SELECT count(*) FROM tagprotectionrules WHERE namespace_id IS NOT NULL AND repository_id IS NULL"); n != 0 {
-		t.Errorf("%d rules of a namespace that is gone", n)
 	}
 }
 
@@ -329,7 +279,7 @@ func testRaceTagOfDeletedManifest(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	const path = "acme/app"
 	payloads := b.variants(t, path, 2)
-	b.protect(t, catalog.ProtectionScope{Repository: path}, "keep-.+")
+	b.protect(t, protection.Scope{Repository: path}, "keep-.+")
 	watch := b.Session(t)
 	for i, tag := range []string{"keep-this", "latest"} {
 		d := b.Put(t, path, payloads[i], "first")

@@ -74,7 +74,7 @@ func (c *Catalog) PushManifest(ctx context.Context, p NewManifest) (ignored []st
 			return c.put(ctx, r, p, rows)
 		},
 	}
-	if err := c.admitTags(ctx, p.Repository, rows.tags); err != nil {
+	if err := c.quotas.AdmitTags(ctx, p.Repository, rows.tags); err != nil {
 		return nil, err
 	}
 	// If the repository doesn't exist, write calls checkBeforeCreate first, so that a put that
@@ -208,15 +208,15 @@ func (c *Catalog) putNew(ctx context.Context, r repository, p NewManifest, rows 
 		b.guard(nil, putStatement("lock_children"), args)
 	}
 	if rows.subject != nil {
-		b.exec(putStatement("lock_subject"), args)
+		b.Exec(putStatement("lock_subject"), args)
 	}
-	b.exec(putStatement("lock_digest"), args)
+	b.Exec(putStatement("lock_digest"), args)
 	if len(rows.tags) > 0 {
-		b.exec(putStatement("lock_tags"), args)
-		b.exec(putStatement("lock_reviews"), args)
+		b.Exec(putStatement("lock_tags"), args)
+		b.Exec(putStatement("lock_reviews"), args)
 	}
 	b.guard([]any{&inserted, nil}, putStatement("insert_manifest"), args)
-	err = b.send(ctx, c.db.Pool)
+	err = b.Send(ctx, c.db.Pool)
 	return inserted, err
 }
 
@@ -232,14 +232,14 @@ func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, 
 	b.guard([]any{nil}, putStatement("lock_repository"), args)
 	b.guard(nil, putStatement("lock_manifest"), args)
 	if len(rows.tags) == 0 {
-		b.exec(putStatement("promise_manifest"), args)
+		b.Exec(putStatement("promise_manifest"), args)
 	} else {
-		b.exec(putStatement("lock_digest"), args)
-		b.exec(putStatement("lock_tags"), args)
-		b.exec(putStatement("lock_reviews"), args)
+		b.Exec(putStatement("lock_digest"), args)
+		b.Exec(putStatement("lock_tags"), args)
+		b.Exec(putStatement("lock_reviews"), args)
 	}
 	b.guard([]any{nil}, putStatement("point_tags"), args)
-	return b.send(ctx, c.db.Pool)
+	return b.Send(ctx, c.db.Pool)
 }
 
 // tagArgs returns the arguments that the statements insert_manifest and point_tags have in
@@ -250,7 +250,7 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 	if rules == nil {
 		rules = c.rules()
 	}
-	protected := rules.protected(r, rows.tags)
+	protected := rules.Protected(r.namespace, r.id, rows.tags)
 	undated := protected
 	if p.KeepTags {
 		protected = rows.tags
@@ -266,7 +266,7 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 	return db.SharedArgs(audit.Args(ctx, db.Args{
 		"namespace": r.namespace, "repository": r.id, "path": p.Repository, "digest": rows.digest, "tags": rows.tags,
 		"kind": string(kind), "created": created, "times": times,
-		"rules": rules.version, "protected": protected, "condition_tag": p.Condition.Tag,
+		"rules": rules.Version, "protected": protected, "condition_tag": p.Condition.Tag,
 		"if_match": p.Condition.IfMatch.arg(), "if_no_match": p.Condition.IfNoMatch.arg(),
 		"expires_after": labels.seconds(), "undated": undated, "immutable": labels.immutable, "labels_ignored": labels.text(),
 		"keep_tags": p.KeepTags,
@@ -309,4 +309,43 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 	}
 	return oci.Errorf(oci.ManifestBlobUnknown, "the manifest refers to %s, which repository %s doesn't have: push or mount it first",
 		strings.Join(names, ", "), p.Repository).WithDetail(map[string]any{"name": p.Repository, "digests": names})
+}
+
+// moveRefused returns the error for a client whose put would have moved a protected tag, or with
+// p.KeepTags any tag, to another manifest. It returns nil if none of these tags points to
+// another manifest any more. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see
+// "Plans" in package db.
+func (c *Catalog) moveRefused(ctx context.Context, r repository, p NewManifest, tags []string) error {
+	rules := c.rules()
+	kept := tags
+	if !p.KeepTags {
+		kept = rules.Protected(r.namespace, r.id, tags)
+	}
+	var tag string
+	var immutable bool
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT want.name, t.immutable FROM unnest($3::text[]) AS want (name)
+		CROSS JOIN LATERAL (
+			SELECT manifest_id, immutable FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name OFFSET 0) t
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m
+		WHERE m.digest <> $4 AND (t.immutable OR want.name = ANY ($5::text[])) ORDER BY want.name LIMIT 1`,
+		r.namespace, r.id, tags, p.Digest.Bytes(), kept).Scan(&tag, &immutable)
+	switch {
+	case isNoRows(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for the protected tag: %w", err)
+	}
+	if rule := rules.Of(r.namespace, r.id, tag); rule != nil {
+		return rule.Refusal(p.Repository, tag, "moved to another manifest", "push under another tag")
+	}
+	if immutable {
+		return immutableRefusal(p.Repository, tag, "moved to another manifest", "push under another tag")
+	}
+	return oci.Errorf(oci.Denied, "tag %s of %s exists, and these credentials may not move tags to other manifests: "+
+		"push under another tag, or use credentials with the action overwrite", tag, p.Repository).
+		WithDetail(map[string]string{"name": p.Repository, "tag": tag})
 }

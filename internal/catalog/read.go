@@ -80,11 +80,11 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 	err := c.db.Pool.QueryRow(ctx, sql, path, arg).Scan(&repository, &digest, &mediaType, &payload)
 	switch {
 	case isNoRows(err):
-		return nil, nameUnknown(path)
+		return nil, NameUnknown(path)
 	case err != nil:
 		return nil, fmt.Errorf("looking for manifest %s of %s: %w", reference, path, err)
 	case digest == nil:
-		return nil, manifestUnknown(path, reference)
+		return nil, ManifestUnknown(path, reference)
 	}
 	d, err := oci.DigestFromBytes(digest)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Catalog) PromiseManifestExists(ctx context.Context, path string, d oci.
 	var delay time.Duration
 	asked := time.Now()
 	b := new(batch)
-	b.exec(`
+	b.Exec(`
 		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		SELECT m.top_level_namespace_id, m.repository_id, m.id, gc_review_after('manifest_upload'), 'manifest_upload'
 		FROM live_repositories r
@@ -120,7 +120,7 @@ func (c *Catalog) PromiseManifestExists(ctx context.Context, path string, d oci.
 		ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 		path, d.Bytes())
-	b.row([]any{&repository, &mediaType, &payload, &delay}, `
+	b.Row([]any{&repository, &mediaType, &payload, &delay}, `
 		SELECT r.id, m.media_type, m.payload, COALESCE(q.review_after - now(), '0')
 		FROM live_repositories r
 		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
@@ -128,13 +128,13 @@ func (c *Catalog) PromiseManifestExists(ctx context.Context, path string, d oci.
 		LEFT JOIN gc_manifest_review_queue q ON q.top_level_namespace_id = m.top_level_namespace_id
 			AND q.repository_id = m.repository_id AND q.manifest_id = m.id
 		WHERE r.path = $1`, path, d.Bytes())
-	switch err := b.send(ctx, c.db.Pool); {
+	switch err := b.Send(ctx, c.db.Pool); {
 	case isNoRows(err):
-		return nil, nameUnknown(path)
+		return nil, NameUnknown(path)
 	case err != nil:
 		return nil, fmt.Errorf("looking for manifest %s of %s: %w", d, path, err)
 	case mediaType == nil:
-		return nil, manifestUnknown(path, d.String())
+		return nil, ManifestUnknown(path, d.String())
 	}
 	m := &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}
 	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
@@ -172,7 +172,7 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 		WHERE r.path = $1`, path, d.Bytes()).Scan(&size, &mediaType, &key)
 	switch {
 	case isNoRows(err):
-		return b, nameUnknown(path)
+		return b, NameUnknown(path)
 	case err != nil:
 		return b, fmt.Errorf("looking for blob %s of %s: %w", d, path, err)
 	case size == nil:
@@ -204,7 +204,7 @@ func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Dige
 	var delay time.Duration
 	asked := time.Now()
 	b := new(batch)
-	b.exec(`
+	b.Exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 		SELECT rb.blob_digest, gc_review_after('blob_upload'), 'blob_upload'
 		FROM live_repositories r
@@ -216,7 +216,7 @@ func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Dige
 		ON CONFLICT (digest) DO UPDATE SET
 			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 		path, d.Bytes())
-	b.row([]any{&size, &mediaType, &key, &delay}, `
+	b.Row([]any{&size, &mediaType, &key, &delay}, `
 		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
 		FROM live_repositories r
 		LEFT JOIN LATERAL (
@@ -226,9 +226,9 @@ func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Dige
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest
 		WHERE r.path = $1`, path, d.Bytes())
-	switch err := b.send(ctx, c.db.Pool); {
+	switch err := b.Send(ctx, c.db.Pool); {
 	case isNoRows(err):
-		return Blob{}, nameUnknown(path)
+		return Blob{}, NameUnknown(path)
 	case err != nil:
 		return Blob{}, fmt.Errorf("looking for blob %s of %s: %w", d, path, err)
 	case size == nil:
@@ -260,7 +260,9 @@ func (c *Catalog) keepPromise(k contentKey, until time.Time, gen uint64) {
 	c.cache.promises.Set(k, entry[time.Time]{until, gen})
 }
 
-func manifestUnknown(path, reference string) error {
+// ManifestUnknown returns the client's error for a manifest, named by a tag or digest, that
+// its repository doesn't have.
+func ManifestUnknown(path, reference string) error {
 	return oci.Errorf(oci.ManifestUnknown, "manifest %s is not known to repository %s", reference, path).
 		WithDetail(map[string]string{"name": path, "reference": reference})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 )
@@ -117,15 +118,15 @@ func tagLists(ctx context.Context, t *testing.T, c *catalog.Catalog, page int) m
 			return len(names)
 		}
 	}
-	for _, order := range []catalog.TagOrder{catalog.TagsByName, catalog.TagsByPush} {
+	for _, order := range []browse.TagOrder{browse.TagsByName, browse.TagsByPush} {
 		for _, descending := range []bool{false, true} {
 			for _, middle := range []bool{false, true} {
-				q := catalog.TagQuery{Order: order, Descending: descending, Limit: page}
+				q := browse.TagQuery{Order: order, Descending: descending, Limit: page}
 				lists[fmt.Sprintf("order %v, descending %v, middle %v", order, descending, middle)] = func() int {
-					found, err := c.BrowseTags(ctx, "acme/app", q)
+					found, err := browse.New(c).Tags(ctx, "acme/app", q)
 					if err == nil && middle {
 						q.After = found.Next
-						found, err = c.BrowseTags(ctx, "acme/app", q)
+						found, err = browse.New(c).Tags(ctx, "acme/app", q)
 					}
 					if err != nil {
 						t.Error(err)

@@ -19,7 +19,7 @@ import (
 // have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's. No
 // repository is made for an upload that belonged to one which was deleted.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
-	if err := c.AdmitBlob(ctx, u.Repository, u.ID, d, u.Size); err != nil {
+	if err := c.quotas.AdmitBlob(ctx, u.Repository, u.ID, d, u.Size); err != nil {
 		return err
 	}
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
@@ -85,7 +85,7 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 		db.Args{"upload": u.ID, "attempt": u.Attempt, "digest": d.Bytes(), "size": u.Size, "key": key, "leftovers": leftovers,
 			"late": c.late(), "namespace": r.namespace, "repository": r.id, "path": u.Repository,
 			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
-	return b.send(ctx, c.db.Pool)
+	return b.Send(ctx, c.db.Pool)
 }
 
 // commitKnown commits an upload whose blob exists: it promises that the blob stays for the
@@ -112,7 +112,7 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 		db.Args{"upload": u.ID, "attempt": u.Attempt, "size": u.Size, "late": c.late(), "namespace": r.namespace, "repository": r.id,
 			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
 	b.linkBlob(r, d)
-	return b.send(ctx, c.db.Pool)
+	return b.Send(ctx, c.db.Pool)
 }
 
 // commitLost commits an upload whose blob exists but has lost its object in the store. The
@@ -139,12 +139,12 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
 		db.Args{"upload": u.ID, "attempt": u.Attempt, "key": key, "late": c.late(), "leftovers": leftovers, "namespace": r.namespace, "repository": r.id,
 			"home_namespace": u.Home.Namespace, "home_repository": u.Home.Repository})
-	b.exec(`
+	b.Exec(`
 		INSERT INTO gc_doomed_objects (storage_key, size)
 		SELECT storage_key, size FROM blobs WHERE digest = $1 AND purser_accepted()
 		ON CONFLICT DO NOTHING`, d.Bytes())
-	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1 AND purser_accepted()",
+	b.Exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1 AND purser_accepted()",
 		d.Bytes(), key, u.Size)
 	b.linkBlob(r, d)
-	return b.send(ctx, c.db.Pool)
+	return b.Send(ctx, c.db.Pool)
 }

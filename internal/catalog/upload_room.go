@@ -73,14 +73,14 @@ func (r *reserved) room() (n int64, beyond bool) {
 func (c *Catalog) reserve(b *batch, u Upload, attempt int64, need UploadNeed, age *time.Duration) *reserved {
 	r := new(reserved)
 	namespace, _, _ := strings.Cut(u.Repository, "/")
-	if q, ok := c.quotas.get(namespace); ok && q.namespaceID == 0 {
+	if c.quotas.IsWithout(namespace) {
 		return r
 	}
 	var d []byte
 	if !need.Digest.IsZero() {
 		d = need.Digest.Bytes()
 	}
-	b.row([]any{&r.n}, "SELECT CASE WHEN purser_accepted() THEN purser_quota_reserve($1, $2, $3, $4, $5, $6, $7) END", u.ID, attempt, namespace, need.Bytes, need.Ahead, d, age)
+	b.Row([]any{&r.n}, "SELECT CASE WHEN purser_accepted() THEN purser_quota_reserve($1, $2, $3, $4, $5, $6, $7) END", u.ID, attempt, namespace, need.Bytes, need.Ahead, d, age)
 	return r
 }
 
@@ -91,9 +91,9 @@ func (c *Catalog) ReserveUpload(ctx context.Context, u Upload, need UploadNeed) 
 	b := new(batch)
 	r := c.reserve(b, u, u.Attempt, need, new(PromiseAge))
 	if b.Len() > 0 {
-		err = b.send(ctx, c.db.Pool)
+		err = b.Send(ctx, c.db.Pool)
 	}
-	if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
+	if refused := c.quotas.Refusal(ctx, u.Repository, err); oci.IsClientError(refused) {
 		return 0, false, refused
 	}
 	if err != nil {

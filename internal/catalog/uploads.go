@@ -100,10 +100,10 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 	}
 	b := new(batch)
 	if len(o.Drop) > 0 {
-		b.exec("DELETE FROM uploads WHERE id = ANY ($1) AND attempt = 0 AND repository = ''", o.Drop)
+		b.Exec("DELETE FROM uploads WHERE id = ANY ($1) AND attempt = 0 AND repository = ''", o.Drop)
 	}
 	if o.MostOfClient > 0 && o.Client != "" { // 1886745445 and 1886745446 are key spaces of advisory locks
-		b.exec("SELECT pg_advisory_xact_lock(1886745445, hashtext($1))", o.Client)
+		b.Exec("SELECT pg_advisory_xact_lock(1886745445, hashtext($1))", o.Client)
 	}
 	share := limit.Share(o.Account)
 	robots, afterRobots := "", "" // their names are in this range
@@ -111,10 +111,10 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 		robots, afterRobots = share, strings.TrimSuffix(share, "+")+","
 	}
 	if (o.MostOfAccount > 0 || robots != "") && o.Account != "" {
-		b.exec("SELECT pg_advisory_xact_lock(1886745446, hashtext($1))", share)
+		b.Exec("SELECT pg_advisory_xact_lock(1886745446, hashtext($1))", share)
 	}
 	var made, ofClient, ofAccount, ofRobots, ofAll int
-	b.row([]any{&made, &ofClient, &ofAccount, &ofRobots, &ofAll}, `
+	b.Row([]any{&made, &ofClient, &ofAccount, &ofRobots, &ofAll}, `
 		WITH present AS MATERIALIZED (
 			SELECT (SELECT count(*) FROM (SELECT FROM uploads WHERE client = @client AND status = 1 LIMIT @most_of_client) c) AS of_client,
 				(SELECT count(*) FROM (SELECT FROM uploads WHERE account = @account AND status = 1 LIMIT @most_of_account) a) AS of_account,
@@ -135,7 +135,7 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 		"robots": nameOrNull(robots), "after_robots": nameOrNull(afterRobots),
 		"most_of_client": limitOf(o.MostOfClient), "most_of_account": limitOf(o.MostOfAccount),
 		"most_of_robots": limitOf(o.MostOfRobots), "most": limitOf(o.Most)})
-	if err := b.send(ctx, c.db.Pool); err != nil {
+	if err := b.Send(ctx, c.db.Pool); err != nil {
 		return nil, fmt.Errorf("starting uploads: %w", err)
 	}
 	switch {
@@ -242,12 +242,12 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadN
 		FROM (SELECT 1) one LEFT JOIN claimed c ON true`, db.Args{
 		"upload": u.ID, "attempt": u.Attempt, "n": n, "path": u.Repository, "namespace": u.Home.Namespace, "repository": u.Home.Repository})
 	room := c.reserve(b, u, u.Attempt+1, need, new(PromiseAge))
-	err = b.send(ctx, c.db.Pool)
+	err = b.Send(ctx, c.db.Pool)
 	if errors.Is(err, uploadLost) {
 		return UploadClaim{}, UploadMoved()
 	}
 	if err != nil {
-		if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
+		if refused := c.quotas.Refusal(ctx, u.Repository, err); oci.IsClientError(refused) {
 			return claim, refused
 		}
 		return claim, fmt.Errorf("claiming upload %s: %w", u.ID, err)
@@ -307,12 +307,12 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 		"taken": taken, "ticket": u.Ticket, "namespace": u.Home.Namespace, "repository": u.Home.Repository,
 	})
 	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size}, nil)
-	err := b.send(ctx, c.db.Pool)
+	err := b.Send(ctx, c.db.Pool)
 	switch {
 	case errors.Is(err, uploadLost):
 		return u, UploadMoved()
 	case err != nil:
-		if refused := c.quotaRefusal(ctx, u.Repository, err); isClientError(refused) {
+		if refused := c.quotas.Refusal(ctx, u.Repository, err); oci.IsClientError(refused) {
 			return u, refused
 		}
 		return u, fmt.Errorf("saving upload %s: %w", u.ID, err)
@@ -347,7 +347,7 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, name UploadID) 
 // before anything was acknowledged. It returns how many it deleted.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	var reaped int64
-	err := c.txByClock(ctx, c.db, func(tx pgx.Tx) error {
+	err := clock.Tx(ctx, c.db, c.opt.CheckTime, func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, `
 		WITH u AS (
 			DELETE FROM uploads WHERE id = ANY (ARRAY(
@@ -367,17 +367,6 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 		return 0, fmt.Errorf("reaping uploads: %w", err)
 	}
 	return reaped, nil
-}
-
-// txByClock runs fn, which deletes things for their age by now(), in a transaction. The transaction
-// commits only if the clock was fit for that.
-func (c *Catalog) txByClock(ctx context.Context, d *db.DB, fn func(tx pgx.Tx) error) error {
-	return d.Tx(ctx, func(tx pgx.Tx) error {
-		if err := fn(tx); err != nil {
-			return err
-		}
-		return clock.CheckTx(ctx, tx, c.opt.CheckTime)
-	})
 }
 
 // TicketMaxAge is how long a process may use a reserved object number (Upload.Ticket) after it

@@ -61,7 +61,7 @@ func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pg
 		return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
 			b := new(batch)
 			b.lockRepository(r, path)
-			if err := b.send(ctx, tx); err != nil {
+			if err := b.Send(ctx, tx); err != nil {
 				return err
 			}
 			return fn(tx, r)

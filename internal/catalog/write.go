@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // write describes a change in one repository. [Catalog.write] runs it.
@@ -57,7 +58,7 @@ func (c *Catalog) write(ctx context.Context, w write) (err error) {
 	} else {
 		err = c.change(ctx, w.path, w.drop, func(ctx context.Context) error { return c.attempts(ctx, w) })
 	}
-	if err != nil && !isClientError(err) {
+	if err != nil && !oci.IsClientError(err) {
 		err = fmt.Errorf("%s: %w", w.doing, err)
 	}
 	return err
@@ -73,7 +74,7 @@ func (c *Catalog) attempts(ctx context.Context, w write) error {
 			r, err = c.lookUp(ctx, w.path)
 		}
 		if err == nil {
-			err = c.quotaRefusal(ctx, w.path, w.run(ctx, r))
+			err = c.quotas.Refusal(ctx, w.path, w.run(ctx, r))
 		}
 		why, refused := errors.AsType[refusal](err)
 		var stop error
@@ -85,7 +86,7 @@ func (c *Catalog) attempts(ctx context.Context, w write) error {
 		case why == repositoryGone && w.in == (repository{}):
 			c.cache.dropAll(w.path)
 		case why == rulesChanged:
-			_, stop = c.reloadRules(ctx)
+			stop = c.reloadRules(ctx)
 		case refused && w.answer != nil:
 			stop = w.answer(ctx, r, why)
 		default: // done, or failed for good
@@ -105,7 +106,7 @@ func (c *Catalog) createFor(ctx context.Context, w write) (err error) {
 		err = w.checkBeforeCreate(ctx)
 	}
 	if err == nil {
-		err = c.admitRepository(ctx, w.path)
+		err = c.quotas.AdmitRepository(ctx, w.path)
 	}
 	if err == nil {
 		_, err = c.create(ctx, w.path)
@@ -122,7 +123,7 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 	defer cancel()
 	drop(path)
 	err := fn(ctx)
-	if err != nil && !isClientError(err) && !isRefusal(err) && db.Code(err) == "" {
+	if err != nil && !oci.IsClientError(err) && !isRefusal(err) && db.Code(err) == "" {
 		c.cache.distrust(path)
 	}
 	drop(path)
@@ -140,7 +141,7 @@ func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) erro
 	var answer error
 	err := pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		answer = fn(tx)
-		if isClientError(answer) || isRefusal(answer) {
+		if oci.IsClientError(answer) || isRefusal(answer) {
 			return nil
 		}
 		return answer
@@ -151,9 +152,23 @@ func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) erro
 	return answer
 }
 
-// isClientError says whether err is a response for the client, such as MANIFEST_UNKNOWN, and
-// not an internal failure.
-func isClientError(err error) bool {
-	_, ok := errors.AsType[*oci.Error](err)
-	return ok
+// rules returns the cached rules. Until this process first reads the rules from the database,
+// it returns an empty list with version 0, which is the version in a new registry. A registry
+// in which rules were made has a higher version, so the first write finds that the versions
+// differ, and reads the rules.
+func (c *Catalog) rules() *protection.Rules {
+	if p := c.protection.Load(); p != nil {
+		return p
+	}
+	return &protection.Rules{Version: "0"}
+}
+
+// reloadRules reads all rules from the database into the cache. A read that began earlier may replace
+// them at any moment. Writes find that by the version.
+func (c *Catalog) reloadRules(ctx context.Context) error {
+	rules, err := protection.Read(ctx, c.db.Pool)
+	if err == nil {
+		c.protection.Store(rules)
+	}
+	return err
 }

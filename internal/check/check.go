@@ -55,6 +55,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -236,7 +237,7 @@ func Run(ctx context.Context, o Options) (CheckReport, error) {
 	if err := refuseRepair(ctx, o); err != nil {
 		return CheckReport{}, err
 	}
-	k := &checker{opt: o, young: began.Add(-o.Catalog.LongestWrite()), kept: began.Add(-o.KeepDoomed)}
+	k := &checker{opt: o, browser: browse.New(o.Catalog), young: began.Add(-o.Catalog.LongestWrite()), kept: began.Add(-o.KeepDoomed)}
 	k.report.Problems = make(map[Problem]*Tally)
 	stop := k.tell()
 	err := k.run(ctx)
@@ -275,9 +276,10 @@ func refuseRepair(ctx context.Context, o Options) error {
 
 // checker is the state of one check.
 type checker struct {
-	opt   Options
-	young time.Time // objects modified after this time are only counted (report.Young)
-	kept  time.Time // objects modified after this time aren't recorded for deletion
+	opt     Options
+	browser *browse.Browser
+	young   time.Time // objects modified after this time are only counted (report.Young)
+	kept    time.Time // objects modified after this time aren't recorded for deletion
 
 	hashedBytes atomic.Int64
 	done        [parts]atomic.Uint32 // progress of each part, in 65536ths
@@ -399,7 +401,7 @@ func (k *checker) add(list ...Finding) {
 			k.report.Problems[f.Problem] = t
 		}
 		t.Count++
-		t.Bytes = catalog.AddSizes(t.Bytes, f.Size)
+		t.Bytes = oci.AddSizes(t.Bytes, f.Size)
 		if f.Repaired {
 			t.Repaired++
 		}

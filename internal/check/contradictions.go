@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -143,20 +144,21 @@ func compare(ctx context.Context, c *catalog.Catalog, list []storedManifest) (co
 		refers  int // how many entries of wanted belong to this manifest
 	}
 	var readable []parsed
-	var wanted []catalog.Reference
+	var wanted []browse.Reference
 	for _, m := range list {
 		content, err := oci.ParseManifest(m.mediaType, m.payload)
 		if err != nil {
 			page.Unreadable++
 			continue
 		}
-		own := catalog.References(m.in, content)
+		own := browse.References(m.in, content)
 		wanted = append(wanted, own...)
 		readable = append(readable, parsed{m, content, len(own)})
 	}
 	var sizes []int64
+	browser := browse.New(c)
 	for some := range slices.Chunk(wanted, contradictionSizes) {
-		found, err := c.SizesOf(ctx, some)
+		found, err := browser.SizesOf(ctx, some)
 		if err != nil {
 			return page, err
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -215,7 +215,7 @@ func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {
 		return nil // another check has removed the lost mark already
 	}
 	f := Finding{Problem: problem, Key: b.Key, Digest: b.Digest, Size: b.Size, Detail: detail}
-	if f.Repositories, err = p.opt.Catalog.Sources(ctx, catalog.Everyone, b.Digest, 3); err != nil {
+	if f.Repositories, err = p.browser.Sources(ctx, browse.Everyone, b.Digest, 3); err != nil {
 		return err
 	}
 	return p.mark(ctx, f)

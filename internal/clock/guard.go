@@ -207,6 +207,17 @@ func CheckTx(ctx context.Context, tx pgx.Tx, check func(ctx context.Context, now
 	return check(ctx, now)
 }
 
+// Tx runs fn, which deletes things for their age by now(), in a transaction. The transaction commits
+// only if the clock was fit for that, by `check` as in [CheckTx].
+func Tx(ctx context.Context, d *db.DB, check func(ctx context.Context, now time.Time) error, fn func(tx pgx.Tx) error) error {
+	return d.Tx(ctx, func(tx pgx.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return CheckTx(ctx, tx, check)
+	})
+}
+
 // Offset returns how far the database's clock is ahead of this process's clock, and what Check
 // returns.
 func (g *Guard) Offset(ctx context.Context) (time.Duration, error) {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // CollectOptions says what to collect.
@@ -261,7 +261,7 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 		}
 		c.storeFailed = len(o.swept) == 0
 		c.progress.Objects += o.objects()
-		c.progress.Bytes = catalog.AddSizes(c.progress.Bytes, o.bytes())
+		c.progress.Bytes = oci.AddSizes(c.progress.Bytes, o.bytes())
 		c.progress.Failed += int64(len(o.failed))
 		c.report(ctx)
 	}
@@ -303,7 +303,7 @@ func (c *collection) dryRun(ctx context.Context) error {
 			}
 			o.After = out.Last
 			c.add(kind, out)
-			c.progress.Bytes = catalog.AddSizes(c.progress.Bytes, out.Bytes)
+			c.progress.Bytes = oci.AddSizes(c.progress.Bytes, out.Bytes)
 			c.report(ctx)
 		}
 	}

@@ -349,7 +349,7 @@ func TestDrainMeetsReview(t *testing.T) {
 	b.Exec(t, "DELETE FROM manifest_references")
 	p := b.pausing(t, ofManifests())
 	p.to(t, beforeDelete)
-	if err := b.DeleteRepository(t.Context(), "acme/app"); err != nil {
+	if err := b.Trash.DeleteRepository(t.Context(), "acme/app"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.RunOnce(t.Context(), "main"); err != nil {

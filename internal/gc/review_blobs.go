@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -173,7 +172,7 @@ func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte
 		return d, err
 	})
 	for _, d := range list {
-		out.Bytes = catalog.AddSizes(out.Bytes, d.size)
+		out.Bytes = oci.AddSizes(out.Bytes, d.size)
 	}
 	return list, err
 }

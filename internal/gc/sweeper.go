@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -128,7 +128,7 @@ func (o *outcome) objects() (n int64) {
 // bytes is the total size of the swept objects.
 func (o *outcome) bytes() (sum int64) {
 	for _, d := range o.swept {
-		sum = catalog.AddSizes(sum, d.Size)
+		sum = oci.AddSizes(sum, d.Size)
 	}
 	return sum
 }

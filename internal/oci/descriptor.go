@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -190,4 +191,12 @@ func typeError(err error) error {
 		return fmt.Errorf("a JSON %s doesn't fit here", mismatch.Value)
 	}
 	return err
+}
+
+// AddSizes returns a + b, at most [math.MaxInt64]. Neither is negative.
+func AddSizes(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }

@@ -184,6 +184,13 @@ func CodeOf(err error) Code {
 	return Unknown
 }
 
+// IsClientError says whether err is an answer for the client, such as MANIFEST_UNKNOWN, and not an
+// internal failure: whether an [Error] is in its chain.
+func IsClientError(err error) bool {
+	_, ok := errors.AsType[*Error](err)
+	return ok
+}
+
 // ErrorBody is the JSON body of an error answer (OCI Distribution Specification, "Error
 // Codes").
 type ErrorBody struct {

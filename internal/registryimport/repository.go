@@ -300,12 +300,12 @@ func (p *one) add(ctx context.Context, list []catalog.ForeignBlob) error {
 		}
 		var bytes int64
 		for _, b := range fresh {
-			bytes = catalog.AddSizes(bytes, b.Size)
+			bytes = oci.AddSizes(bytes, b.Size)
 		}
 		for _, b := range batch {
 			p.linked[b.Digest] = true
 		}
-		p.count(func(r *Report) { r.Blobs += int64(len(fresh)); r.Bytes = catalog.AddSizes(r.Bytes, bytes) })
+		p.count(func(r *Report) { r.Blobs += int64(len(fresh)); r.Bytes = oci.AddSizes(r.Bytes, bytes) })
 	}
 	return nil
 }

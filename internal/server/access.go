@@ -10,7 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -116,13 +116,13 @@ func (s *Server) MayOverwrite(ctx context.Context, repository string) bool {
 }
 
 // Viewer returns what lists and descriptions show to the client.
-func (s *Server) Viewer(ctx context.Context) (catalog.Viewer, error) {
+func (s *Server) Viewer(ctx context.Context) (browse.Viewer, error) {
 	if s.opt.Auth == nil {
-		return catalog.Everyone, nil
+		return browse.Everyone, nil
 	}
 	p := Observed(ctx).Principal
 	r, err := s.opt.Auth.Readable(ctx, p)
-	return catalog.Viewer{
+	return browse.Viewer{
 		All: r.All, Public: r.Public, PublicByDefault: s.opt.Auth.PublicByDefault(),
 		Namespaces: r.Namespaces, Repositories: r.Repositories, Patterns: r.Patterns, Account: p.ID,
 	}, err

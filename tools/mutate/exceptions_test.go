@@ -10,7 +10,7 @@ import (
 )
 
 // places are the directories whose statements need mutations.
-var places = []string{"internal/catalog", "internal/hold", "internal/autoprune", "internal/autoprune/policies", "internal/autoprune/snapshot", "internal/gc", "internal/db/routines"}
+var places = []string{"internal/catalog", "internal/catalog/browse", "internal/catalog/trash", "internal/quota", "internal/protection", "internal/hold", "internal/autoprune", "internal/autoprune/policies", "internal/autoprune/snapshot", "internal/gc", "internal/db/routines"}
 
 // locking matches the locks in statements, and the calls that take such a lock; looking matches the
 // looks once more before something is written or deleted.
@@ -40,9 +40,9 @@ const (
 // exceptions are the statements without a mutation.
 var exceptions = []exception{
 	// catalog
-	{"internal/catalog/batch.go", `b.exec("SELECT purser_holds_lock()")`, callers},
+	{"internal/catalog/batch.go", `b.Exec("SELECT purser_holds_lock()")`, callers},
 	{"internal/catalog/blobs.go", "", pushes},
-	{"internal/catalog/catalog.go", "", "of the recorders of pulls, and of new repositories: TestNewRepositoryInDyingNamespace"},
+	{"internal/catalog/repositories.go", "", "of the recorders of pulls, and of new repositories: TestNewRepositoryInDyingNamespace"},
 	{"internal/catalog/delete.go", "'{}'),\n\t\t\t(SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4",
 		"a look without a lock, to refuse early: the statement under the locks looks again, and has a mutation"},
 	{"internal/catalog/foreign.go", "", "of imports of another registry's storage: no client writes meanwhile"},

@@ -4,8 +4,9 @@ const (
 	quotasSQL   = "internal/db/routines/quotas.sql"
 	holdsSQL    = "internal/db/routines/holds.sql"
 	manifestSQL = "internal/catalog/put_manifest.sql"
-	trashGo     = "internal/catalog/trash.go"
-	lifetimeGo  = "internal/catalog/lifetime.go"
+	restoreGo   = "internal/catalog/trash/restore.go"
+	purgeGo     = "internal/catalog/trash/purge.go"
+	removeGo    = "internal/catalog/trash/delete.go"
 	uploadsGo   = "internal/catalog/uploads.go"
 	deleteGo    = "internal/catalog/delete.go"
 	tasksGo     = "internal/autoprune/tasks.go"
@@ -13,11 +14,14 @@ const (
 
 	expirationGo = "internal/catalog/expiration.go"
 
-	catalog   = "./internal/catalog"
-	gc        = "./internal/gc"
-	hold      = "./internal/hold"
-	autoprune = "./internal/autoprune"
-	policies  = "./internal/autoprune/policies"
+	catalog    = "./internal/catalog"
+	trash      = "./internal/catalog/trash"
+	quota      = "./internal/quota"
+	protection = "./internal/protection"
+	gc         = "./internal/gc"
+	hold       = "./internal/hold"
+	autoprune  = "./internal/autoprune"
+	policies   = "./internal/autoprune/policies"
 )
 
 const (
@@ -50,7 +54,7 @@ var mutations = []mutation{
 	// quotas
 	{"quota: look into the locked slot", quotasSQL,
 		`AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags);`, `AND s.slot = mine;`,
-		catalog, "TestQuotaRoomIsAskedOfTheLockedSlot"},
+		quota, "TestQuotaRoomIsAskedOfTheLockedSlot"},
 	{"quota: renewing waits for who takes the promise back", "internal/catalog/upload_room.go",
 		`WHERE id = $1 AND attempt = $2 AND status = 1 AND promised_until > now()
 			RETURNING`, `WHERE id = $1 AND attempt = $2 AND status = 1
@@ -65,93 +69,96 @@ var mutations = []mutation{
 	{"quota: lock of the upload that asks for room", quotasSQL,
 		`u.attempt = fence AND u.status = 1 FOR NO KEY UPDATE;`, `u.attempt = fence AND u.status = 1;`,
 		catalog, "TestReserveOfLostUpload"},
-	{"quota: lock of the quota that is changed", "internal/catalog/quotas.go",
+	{"quota: making a quota locks the namespace", "internal/quota/quota.go",
+		`WHERE name = $1 FOR KEY SHARE`, `WHERE name = $1`,
+		quota, "TestQuotaOfWhatGoes"},
+	{"quota: lock of the quota that is changed", "internal/quota/quota.go",
 		`AND id = $2 FOR NO KEY UPDATE"`, `AND id = $2"`,
-		catalog, "TestQuotaGoesMeanwhile"},
-	{"quota: two that tell at once", "internal/catalog/quota_notices.go",
+		quota, "TestQuotaGoesMeanwhile"},
+	{"quota: two that tell at once", "internal/quota/notices.go",
 		`ORDER BY id FOR UPDATE SKIP LOCKED`, `ORDER BY id`,
-		catalog, "TestQuotaTellsOnce"},
+		quota, "TestQuotaTellsOnce"},
 	{"quota: lock of the row before the slots", quotasSQL,
 		`    PERFORM FROM namespacequotas WHERE namespace_id = namespace FOR NO KEY UPDATE;`, ``,
-		catalog, "TestQuotaLocksRowBeforeSlots"},
+		quota, "TestQuotaLocksRowBeforeSlots"},
 	{"quota: lock of the slots that are added up", quotasSQL,
 		`    PERFORM FROM namespacequotaslots WHERE namespace_id = namespace ORDER BY slot FOR NO KEY UPDATE;`, ``,
-		catalog, "TestQuotaAddsUpLockedSlots"},
+		quota, "TestQuotaAddsUpLockedSlots"},
 	{"quota: lock of a blob in a namespace", quotasSQL,
 		`        PERFORM pg_advisory_xact_lock(key)
         FROM`, `        PERFORM key
         FROM`,
-		catalog, "TestQuotaRowIsLockedFirst"},
+		quota, "TestQuotaRowIsLockedFirst"},
 	{"quota: shared lock of a namespace's blobs", quotasSQL,
 		`PERFORM pg_advisory_xact_lock_shared(hashtextextended('quota', n))`, `PERFORM n`,
-		catalog, "TestQuotaOfFewAndManyBlobs"},
+		quota, "TestQuotaOfFewAndManyBlobs"},
 	{"quota: lock of all of a namespace's blobs", quotasSQL,
 		`PERFORM pg_advisory_xact_lock(hashtextextended('quota', n))`, `PERFORM n`,
-		catalog, "TestQuotaOfFewAndManyBlobs"},
+		quota, "TestQuotaOfFewAndManyBlobs"},
 	{"quota: lock of promises to uploads", quotasSQL,
 		`    PERFORM pg_advisory_xact_lock(hashtextextended('uploads', id_of));`, ``,
-		catalog, "TestQuotaPromisesOneAfterAnother"},
+		quota, "TestQuotaPromisesOneAfterAnother"},
 	{"quota: one blob beyond the limit at a time", quotasSQL,
 		`u.id <> upload AND u.expected > u.size AND u.promised_until IS NOT NULL))`, `u.id <> upload AND false))`,
 		catalog, "TestRoomForKnownBlob"},
 	{"quota: uploads without a request are in nobody's way", quotasSQL,
 		`u.id <> upload AND u.expected > u.size AND u.promised_until IS NOT NULL))`, `u.id <> upload))`,
 		catalog, "TestRoomForKnownBlobBesideUploadAtRest"},
-	{"quota: slots are closed when limits change", "internal/catalog/quotas.go",
+	{"quota: slots are closed when limits change", "internal/quota/quota.go",
 		`SELECT purser_quota_close($1)`, `SELECT $1::bigint`,
-		catalog, "TestQuotaOfLoweredLimits"},
-	{"quota: slots are closed when the content is counted", "internal/catalog/quota_count.go",
+		quota, "TestQuotaOfLoweredLimits"},
+	{"quota: slots are closed when the content is counted", "internal/quota/count.go",
 		`SELECT purser_quota_close($1)`, `SELECT $1::bigint`,
-		catalog, "TestQuotaOfLoweredLimits"},
-	{"quota: two that count at once", "internal/catalog/quota_count.go",
+		quota, "TestQuotaOfLoweredLimits"},
+	{"quota: two that count at once", "internal/quota/count.go",
 		` AND counts = @counts`, ` AND counts >= @counts`,
-		catalog, "TestQuotaIsCountedOnce"},
-	{"quota: wait for writers", "internal/catalog/quota_count.go",
+		quota, "TestQuotaIsCountedOnce"},
+	{"quota: wait for writers", "internal/quota/count.go",
 		`for err == nil && len(ids) > 0 {`, `for err == nil && len(ids) > 1000 {`,
-		catalog, "TestCountWaitsForWriters"},
-	{"quota: lock of the steps that are told", "internal/catalog/quota_notices.go",
+		quota, "TestCountWaitsForWriters"},
+	{"quota: lock of the steps that are told", "internal/quota/notices.go",
 		` ORDER BY id FOR UPDATE SKIP LOCKED`, ` ORDER BY id`,
-		catalog, "TestQuotasAreToldOnce"},
-	{"quota: look at what is used once the steps are locked", "internal/catalog/quota_notices.go",
-		`	q, err = quotaAgain(ctx, tx, q)`, ``,
-		catalog, "TestQuotasAreToldOnce"},
+		quota, "TestQuotasAreToldOnce"},
+	{"quota: look at what is used once the steps are locked", "internal/quota/notices.go",
+		`	q, err = readAgain(ctx, tx, q)`, ``,
+		quota, "TestQuotasAreToldOnce"},
 
 	// the trash
-	{"trash: restoring locks the namespace", trashGo,
+	{"trash: restoring locks the namespace", restoreGo,
 		`FOR UPDATE OF r FOR KEY SHARE OF n`, `FOR UPDATE OF r`,
-		catalog, "TestRestoreAgainstRemoval"},
-	{"trash: restoring locks the repository", trashGo,
+		trash, "TestRestoreAgainstRemoval"},
+	{"trash: restoring locks the repository", restoreGo,
 		`FOR UPDATE OF r FOR KEY SHARE OF n`, `FOR KEY SHARE OF n`,
-		catalog, "TestRestoreAgainst"},
-	{"trash: restoring locks a namespace", trashGo,
+		trash, "TestRestoreAgainst"},
+	{"trash: restoring locks a namespace", restoreGo,
 		`n.deleted_at IS NOT NULL FOR UPDATE OF n`, `n.deleted_at IS NOT NULL`,
-		catalog, "TestRestoreAgainst"},
-	{"trash: purging asks whether it was restored", trashGo,
+		trash, "TestRestoreAgainst"},
+	{"trash: purging asks whether it was restored", purgeGo,
 		`DELETE FROM repositories WHERE id = @id AND deleted_at IS NOT NULL`, `DELETE FROM repositories WHERE id = @id`,
-		catalog, "TestRestoreAgainstPurge"},
-	{"trash: purging asks whether the namespace was restored", trashGo,
+		trash, "TestRestoreAgainstPurge"},
+	{"trash: purging asks whether the namespace was restored", purgeGo,
 		`DELETE FROM top_level_namespaces WHERE id = @id AND deleted_at IS NOT NULL`, `DELETE FROM top_level_namespaces WHERE id = @id`,
-		catalog, "TestRestoreAgainstPurge"},
-	{"trash: purging passes over locked repositories", trashGo,
+		trash, "TestRestoreAgainstPurge"},
+	{"trash: purging passes over locked repositories", purgeGo,
 		"SELECT id FROM repositories WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n FOR UPDATE SKIP LOCKED",
 		"SELECT id FROM repositories WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n",
-		catalog, "TestPurgePassesOver"},
-	{"trash: purging passes over locked namespaces", trashGo,
+		trash, "TestPurgePassesOver"},
+	{"trash: purging passes over locked namespaces", purgeGo,
 		"SELECT id FROM top_level_namespaces WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n FOR UPDATE SKIP LOCKED",
 		"SELECT id FROM top_level_namespaces WHERE deleted_at IS NOT NULL AND purge_after <= now()\n\t\t\tORDER BY purge_after LIMIT @n",
-		catalog, "TestPurgePassesOver"},
-	{"trash: deletion locks the repository", lifetimeGo,
+		trash, "TestPurgePassesOver"},
+	{"trash: deletion locks the repository", removeGo,
 		`n.deleted_at IS NULL FOR UPDATE OF r`, `n.deleted_at IS NULL`,
-		catalog, "TestDeletionSeesHeldPush"},
-	{"trash: deletion locks the namespace", lifetimeGo,
+		trash, "TestDeletionSeesHeldPush"},
+	{"trash: deletion locks the namespace", removeGo,
 		`SELECT id FROM live_namespaces WHERE name = $1 FOR UPDATE`, `SELECT id FROM live_namespaces WHERE name = $1`,
-		catalog, "TestDeletionSeesHeldPush"},
+		trash, "TestDeletionSeesHeldPush"},
 	{"trash: a push of a new manifest locks repository and namespace", manifestSQL,
 		"AND r.path = @path AND r.deleted_at IS NULL\n\tFOR KEY SHARE) alive;", "AND r.path = @path AND r.deleted_at IS NULL) alive;",
 		catalog, "TestPutDuringDeletion|TestAttackRepositoryGoes"},
 	{"trash: other writes lock repository and namespace", "internal/catalog/batch.go",
 		"FOR KEY SHARE) alive", ") alive",
-		catalog, "TestTrashLateWrites|TestTrashWaitsForPushes|TestRestoreInDyingRepository|TestUploadOfDeletedRepository"},
+		trash, "TestTrashLateWrites|TestTrashWaitsForPushes"},
 
 	{"uploads: what is saved belongs to the repository", uploadsGo,
 		`AND COALESCE(repository_id, @repository) IN (0, (SELECT id FROM live_repositories WHERE path = @path::text))
@@ -163,10 +170,10 @@ var mutations = []mutation{
 			FOR UPDATE`, `AND (true OR COALESCE(namespace_id, @home_namespace) IN (0, @namespace) AND COALESCE(repository_id, @home_repository) IN (0, @repository))
 			FOR UPDATE`,
 		"./internal/server/distribution", "TestRunningUploadOfDeletedRepository"},
-	{"uploads: deletion of a repository ends those that know only its path", lifetimeGo,
+	{"uploads: deletion of a repository ends those that know only its path", removeGo,
 		`WHERE repository = $1 AND repository <> ''`, `WHERE repository = $1 AND repository = ''`,
 		"./internal/server/distribution", "TestUploadsBeforeTheirRepository"},
-	{"uploads: deletion of a namespace ends those that know only their path", lifetimeGo,
+	{"uploads: deletion of a namespace ends those that know only their path", removeGo,
 		`			AND repository <> '' AND`, `			AND repository = '' AND`,
 		"./internal/server/distribution", "TestUploadsBeforeTheirRepository"},
 
@@ -181,7 +188,7 @@ var mutations = []mutation{
 		`b.Queue("SELECT purser_holds_lock()")`, `b.Queue("SELECT")`,
 		autoprune, "TestReportWaitsForDeletion"},
 	{"hold: deleting a tag takes the lock of deletions", deleteGo,
-		"b.lockHolds()\n\tb.exec(\"SELECT FROM tags", "b.exec(\"SELECT FROM tags",
+		"b.lockHolds()\n\tb.Exec(\"SELECT FROM tags", "b.Exec(\"SELECT FROM tags",
 		catalog, "TestReportWaitsForDeletions"},
 	{"hold: deleting expired tags takes the lock of deletions", expirationGo,
 		`	b.lockHolds()
@@ -199,11 +206,11 @@ var mutations = []mutation{
 	{"hold: deleting a manifest takes the lock of deletions", deleteGo,
 		"b.lockHolds()\n\tb.guard(nil, `", "b.guard(nil, `",
 		catalog, "TestReportWaitsForDeletions"},
-	{"hold: deleting a repository takes the lock of deletions", lifetimeGo,
-		"FOR UPDATE OF r`, path)\n\tb.lockHolds()", "FOR UPDATE OF r`, path)",
+	{"hold: deleting a repository takes the lock of deletions", removeGo,
+		"FOR UPDATE OF r`, path)\n\tb.Exec(\"SELECT purser_holds_lock()\")", "FOR UPDATE OF r`, path)",
 		catalog, "TestReportWaitsForDeletions"},
-	{"hold: deleting a namespace takes the lock of deletions", lifetimeGo,
-		"FOR UPDATE\", name)\n\tb.lockHolds()", "FOR UPDATE\", name)",
+	{"hold: deleting a namespace takes the lock of deletions", removeGo,
+		"FOR UPDATE\", name)\n\tb.Exec(\"SELECT purser_holds_lock()\")", "FOR UPDATE\", name)",
 		catalog, "TestReportWaitsForDeletions"},
 	{"hold: a report locks its reporter", "internal/hold/owner.go",
 		`AND name = $2 FOR UPDATE`, `AND name = $2`,
@@ -260,16 +267,16 @@ var mutations = []mutation{
 	{"protection: making a tag immutable locks it", "internal/catalog/immutable.go",
 		`AND name = $3 FOR UPDATE"`, `AND name = $3"`,
 		catalog, "TestMutableMeanwhile"},
-	{"protection: saying which labels count locks the namespace", "internal/catalog/labels_setting.go",
+	{"protection: saying which labels count locks the namespace", "internal/protection/labels.go",
 		`WHERE id = $1 FOR NO KEY UPDATE"`, `WHERE id = $1"`,
-		catalog, "TestLabelsMeanwhile"},
-	{"protection: making a rule locks the repository", "internal/catalog/protection.go",
+		protection, "TestLabelsMeanwhile"},
+	{"protection: making a rule locks the repository", "internal/protection/keeper.go",
 		`r.deleted_at IS NULL FOR KEY SHARE`, `r.deleted_at IS NULL`,
-		catalog, "TestRuleOfWhatGoes"},
-	{"protection: making a rule locks the namespace", "internal/catalog/protection.go",
+		protection, "TestRuleOfWhatGoes"},
+	{"protection: making a rule locks the namespace", "internal/protection/keeper.go",
 		`WHERE name = $1 FOR KEY SHARE", s.Namespace`, `WHERE name = $1", s.Namespace`,
-		catalog, "TestRuleOfWhatGoes"},
-	{"protection: changing rules raises their version", "internal/catalog/protection.go",
+		protection, "TestRuleOfWhatGoes"},
+	{"protection: changing rules raises their version", "internal/protection/keeper.go",
 		`UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'`,
 		`UPDATE settings SET value = value WHERE name = 'tag_protection_version'`,
 		catalog, "TestProtectionIsExact|TestProtectedTags"},
@@ -314,7 +321,7 @@ var mutations = []mutation{
 	{"prune: new policies wait for deletions", "internal/autoprune/policies/untagged.go",
 		`b.Queue("SELECT pg_advisory_xact_lock(1886745447, 0)")`, `b.Queue("SELECT")`,
 		policies, "TestPolicyWaitsForDeletions"},
-	{"prune: undoing locks the manifests", "internal/catalog/restore_tags.go",
+	{"prune: undoing locks the manifests", "internal/catalog/restore.go",
 		"ORDER BY digest LIMIT 1 FOR KEY SHARE) m`", "ORDER BY digest LIMIT 1) m`",
 		autoprune, "TestUndoWhileAManifestGoes"},
 	{"prune: a policy of what goes into the trash", "internal/autoprune/policies/target.go",

@@ -21,6 +21,7 @@ import (
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // Day is a day.
@@ -197,12 +198,12 @@ func (r *Registry) Report(ctx context.Context, namespace string, manifests ...st
 }
 
 // Protect protects the tags whose names match a pattern.
-func (r *Registry) Protect(s catalog.ProtectionScope, pattern string) error {
+func (r *Registry) Protect(s protection.Scope, pattern string) error {
 	p, err := oci.ParseTagPattern(pattern)
 	if err != nil {
 		return err
 	}
-	_, err = r.Catalog.CreateProtectionRule(context.WithoutCancel(r.T.Context()), s, p)
+	_, err = protection.New(protection.Options{DB: r.Catalog.DB()}).Create(context.WithoutCancel(r.T.Context()), s, p)
 	return err
 }
 

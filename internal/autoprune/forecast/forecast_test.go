@@ -13,9 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune/autoprunetest"
 	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/autoprune/policies"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // listed is a tag as the plain calculations of these tests see it.
@@ -278,7 +278,7 @@ func TestForecastRespectsHoldsAndProtection(t *testing.T) {
 	}
 	r.Exec("INSERT INTO auditlog (kind, time) VALUES ('run_check', now() - interval '1 year')")
 	r.Hold("app", "m0")
-	r.Must(r.Protect(catalog.ProtectionScope{Namespace: "app"}, "^protected$"))
+	r.Must(r.Protect(protection.Scope{Namespace: "app"}, "^protected$"))
 	policy, err := policy.Parse([]byte(`{"method": "creation_date", "olderThan": "10d"}`))
 	r.Must(err)
 	var deleted []string

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // maxBlobs bounds the memory of storedBlobs. Tests change it.
@@ -50,7 +50,7 @@ func (s *storedBlobs) add(h *history) {
 func (s *storedBlobs) sizes(each func(level storedLevel, size int64)) {
 	sums := make(map[storedLevel]int64)
 	for _, b := range s.blobs {
-		sums[b.level] = catalog.AddSizes(sums[b.level], b.size)
+		sums[b.level] = oci.AddSizes(sums[b.level], b.size)
 	}
 	for level, size := range sums {
 		each(level, size)

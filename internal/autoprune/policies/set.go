@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 // Set has the policies and protection rules of a namespace and its repositories, before
@@ -21,7 +22,7 @@ type Set struct {
 	defaults, namespace []Saved
 	repositories        map[int64][]Saved
 	off                 bool // the namespace refuses the defaults
-	protection          []catalog.ProtectionRule
+	protection          []protection.Rule
 	exceptions          map[int64]bool         // repositories in which the policies of the namespace and the registry delete nothing
 	announcements       map[string]int64       // versions of policies that were announced, see grace.go
 	rests               map[string]Known       // by policy, see rests.go
@@ -45,7 +46,7 @@ func (p *Store) Load(ctx context.Context, namespace int64) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if out.protection, err = p.Catalog.ProtectionIn(ctx, namespace); err != nil {
+	if out.protection, err = protection.In(ctx, p.Catalog.DB().Pool, namespace); err != nil {
 		return nil, err
 	}
 	if p.Pulls != nil {
@@ -155,7 +156,7 @@ func (l *Set) Of(t catalog.Repository) (judge.Rules, []Saved) {
 		Pulls:    l.Pulls,
 	}
 	for _, rule := range l.protection {
-		if rule.HoldsIn(t) {
+		if rule.HoldsIn(t.NamespaceID, t.ID) {
 			r.Protection = append(r.Protection, judge.Protection{ID: rule.ID.String(), Pattern: rule.Pattern, Problem: rule.Problem})
 		}
 	}

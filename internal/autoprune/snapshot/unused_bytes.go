@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // scanFrom is how many bytes of the table gc_blobs_layers per deleted manifest are read from
@@ -59,7 +60,7 @@ func (r *Reader) UnusedBytes(ctx context.Context, repositories []catalog.Reposit
 			gone[id] = true
 		}
 		more, err := (&sharedBlobs{tx: tx, gone: gone, needs: make(map[int64]*needed)}).freed(ctx, shared)
-		bytes = catalog.AddSizes(bytes, more)
+		bytes = oci.AddSizes(bytes, more)
 		return err
 	})
 	if err != nil {
@@ -156,7 +157,7 @@ func scanUnused(ctx context.Context, tx pgx.Tx, list manifestList) (bytes int64,
 		return 0, nil, err
 	}
 	more, err := sizeOf(ctx, tx, unsized)
-	return catalog.AddSizes(bytes, more), shared, err
+	return oci.AddSizes(bytes, more), shared, err
 }
 
 // sizeOf returns the sum of the sizes of blobs.

@@ -15,18 +15,26 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
-// Bundle is a catalog on a database that belongs to one test, with a garbage collector.
+// Bundle is a catalog on a database that belongs to one test, with a garbage collector, with the
+// quotas of namespaces and with the trash.
 type Bundle struct {
 	*catalog.Catalog
 	*gc.Collector
-	DB *db.DB
+	DB     *db.DB
+	Quotas *quota.Keeper
+	Trash  *trash.Can
+	// Protection changes the rules that protect tags.
+	Protection *protection.Keeper
 }
 
 // Setup makes a database that belongs to the test, and opens a catalog on it.
@@ -65,8 +73,14 @@ func at(t *testing.T, partitions []int, test func(t *testing.T, dsn string)) {
 }
 
 // Replica opens another catalog on the database dsn, with a replica id of its own, as another
-// process of the registry would. `change` changes its options.
+// process of the registry would. `change` changes its options. What is deleted isn't kept.
 func Replica(t *testing.T, dsn string, change ...func(*catalog.Options)) Bundle {
+	t.Helper()
+	return WithTrash(t, dsn, 0, change...)
+}
+
+// WithTrash is like Replica, with a trash that keeps for as long what is deleted.
+func WithTrash(t *testing.T, dsn string, keep time.Duration, change ...func(*catalog.Options)) Bundle {
 	t.Helper()
 	id := uuid.New()
 	d, err := db.Open(t.Context(), db.Options{DSN: dsn, Replica: id.String(), Log: slog.New(slog.DiscardHandler)})
@@ -84,8 +98,18 @@ func Replica(t *testing.T, dsn string, change ...func(*catalog.Options)) Bundle 
 	for _, f := range change {
 		f(&o)
 	}
+	return open(o, keep)
+}
+
+// open makes the parts of a bundle.
+func open(o catalog.Options, keep time.Duration) Bundle {
+	o.Quotas = quota.New(quota.Options{DB: o.DB, TrashKeep: keep, Log: o.Log})
 	c := catalog.New(o)
-	return Bundle{c, gc.New(gc.Options{Catalog: c, DB: d, Reviews: reviews, Log: log}), d}
+	return Bundle{
+		Catalog: c, Collector: gc.New(gc.Options{Catalog: c, DB: o.DB, Reviews: o.Background, Log: o.Log}), DB: o.DB, Quotas: o.Quotas,
+		Trash:      trash.New(trash.Options{Catalog: c, Background: o.Background, Keep: keep, CheckTime: o.CheckTime}),
+		Protection: protection.New(protection.Options{DB: o.DB}),
+	}
 }
 
 // Listen runs Catalog.Listen until the test ends. It returns when requests may use the caches.
@@ -234,6 +258,25 @@ func (b Bundle) Rows(t *testing.T, table string) int {
 	return b.Count(t, "SELECT count(*) FROM "+table)
 }
 
+// Limit gives a namespace a quota with hard limits, 0 for none, and counts what is there.
+func (b Bundle) Limit(t *testing.T, namespace string, most quota.Usage) quota.Quota {
+	t.Helper()
+	ctx := t.Context()
+	o := quota.Values{Bytes: &most.Bytes, Repositories: &most.Repositories, Tags: &most.Tags,
+		Steps: []quota.Step{{Kind: quota.Reject, Percent: 100}, {Kind: quota.Warning, Percent: 80}}}
+	if err := b.Quotas.Create(ctx, namespace, o); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Quotas.Count(ctx); err != nil {
+		t.Fatal(err)
+	}
+	q, some, err := b.Quotas.Of(ctx, namespace)
+	if err != nil || !some {
+		t.Fatalf("quota of %s: %v, %v", namespace, some, err)
+	}
+	return q
+}
+
 func WantCode(t *testing.T, err error, code oci.Code) {
 	t.Helper()
 	if oci.CodeOf(err) != code {
@@ -249,4 +292,26 @@ func SortDigests(list []oci.Digest) {
 			}
 		}
 	}
+}
+
+// Begun starts an upload to the repository `path` and claims the upload, as a request does
+// before it writes an object. It returns the claimed upload.
+func (b Bundle) Begun(t *testing.T, path string) catalog.Upload {
+	t.Helper()
+	list, err := b.StartUploads(t.Context(), catalog.StartOptions{N: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := list[0]
+	u.Repository = path
+	claim, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{})
+	if u.Attempt = claim.Attempt; err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func (b Bundle) Commit(u catalog.Upload, content string) error {
+	u.Size = int64(len(content))
+	return b.CommitUpload(context.Background(), u, oci.Compute(oci.SHA256, []byte(content)), u.StorageKey+"-1", false)
 }

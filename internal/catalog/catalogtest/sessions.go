@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -123,4 +125,78 @@ func PatientDSN(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dsn
+}
+
+// Meanwhile runs `sql` in a transaction, calls fn, waits until fn waits for the transaction, and
+// commits it. It returns fn's error.
+func (b Bundle) Meanwhile(t *testing.T, fn func() error, sql string, args ...any) error {
+	t.Helper()
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, sql, args...)
+	done := Later(fn)
+	x.Blocks(t, b.Session(t), 1)
+	x.Exec(t, "COMMIT")
+	return Soon(t, "the other call", done)
+}
+
+// Beside runs `sql`, which locks rows, in a transaction, and fn, which must not wait for them. Then it
+// rolls the transaction back.
+func (b Bundle) Beside(t *testing.T, fn func(ctx context.Context) error, sql ...string) {
+	t.Helper()
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	for _, s := range sql {
+		x.Exec(t, s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := fn(ctx); err != nil {
+		t.Errorf("beside another transaction: %v", err)
+	}
+	x.Exec(t, "ROLLBACK")
+}
+
+// CollectUnused deletes blobs to which nothing refers, without any delay, until ctx ends.
+func (b Bundle) CollectUnused(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := b.collectOnce(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b Bundle) collectOnce(ctx context.Context) error {
+	tx, err := b.DB.Pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+	if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '200ms'"); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, "SELECT digest FROM blobs WHERE random() < 0.5 LIMIT 2 FOR UPDATE SKIP LOCKED")
+	if err != nil {
+		return err
+	}
+	locked, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		WITH d AS (
+			DELETE FROM blobs b WHERE digest = ANY ($1)
+				AND NOT EXISTS (SELECT FROM gc_blobs_layers x WHERE x.digest = b.digest)
+				AND NOT EXISTS (SELECT FROM gc_blobs_configurations x WHERE x.digest = b.digest)
+			RETURNING storage_key)
+		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, locked)
+	if db.Code(err) == db.CodeLockNotAvailable {
+		return nil // only requests must succeed; this deletion is tried again in the next round
+	}
+	if err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }

@@ -51,7 +51,7 @@ CREATE OR REPLACE FUNCTION purser_quota_slots (namespace bigint, OUT bytes bigin
     FROM namespacequotaslots s WHERE s.namespace_id = namespace
 $$;
 
--- shown_quotas shows the quotas of namespaces that exist, as package catalog reads them. A limit
+-- shown_quotas shows the quotas of namespaces that exist, as package quota reads them. A limit
 -- of 0 is none.
 CREATE OR REPLACE VIEW shown_quotas AS
 SELECT q.id, n.name, q.namespace_id,

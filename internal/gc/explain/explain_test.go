@@ -354,7 +354,7 @@ func TestExplainManifestWithoutRepository(t *testing.T) {
 		d = b.Put(t, path, catalogtest.Image(t, b.Push(t, path, "config"), nil, nil), "v1")
 	}
 	b.Put(t, "acme/other", catalogtest.Numbered(t, 1, b.Push(t, "acme/other", "config")), "v1")
-	if err := b.DeleteRepository(t.Context(), "gone/app"); err != nil {
+	if err := b.Trash.DeleteRepository(t.Context(), "gone/app"); err != nil {
 		t.Fatal(err)
 	}
 	_, err := b.ExplainBlob(t.Context(), d)
@@ -411,14 +411,14 @@ func TestAge(t *testing.T) {
 // these repositories.
 func TestExplainTrash(t *testing.T) {
 	t.Parallel()
-	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = time.Hour })}
+	b := bundle{catalogtest.WithTrash(t, dbtest.DSN(t), time.Hour)}
 	config := b.Push(t, "acme/app", "config")
 	image := b.Put(t, "acme/app", catalogtest.Image(t, config, nil, nil), "v1")
 	layer := b.Push(t, "gone/app", "layer")
 	b.Push(t, "gone/app", "config")
 	other := b.Put(t, "gone/app", catalogtest.Image(t, config, []oci.Digest{layer}, nil), "v1")
 	b.Push(t, "acme/app", "layer")
-	for _, err := range []error{b.DeleteRepository(t.Context(), "acme/app"), b.DeleteNamespace(t.Context(), "gone")} {
+	for _, err := range []error{b.Trash.DeleteRepository(t.Context(), "acme/app"), b.Trash.DeleteNamespace(t.Context(), "gone")} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -439,17 +439,17 @@ func TestExplainTrash(t *testing.T) {
 func TestExplainManifestInTrash(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = time.Hour })}
+	b := bundle{catalogtest.WithTrash(t, dbtest.DSN(t), time.Hour)}
 	put := func(path string, n int) oci.Digest {
 		return b.Put(t, path, catalogtest.Numbered(t, n, b.Push(t, path, "config")), "v1")
 	}
 	d, alone := put("acme/app", 1), put("gone/app", 2)
 	put("gone/app", 1)
-	repository, err := b.RemoveRepository(ctx, "acme/app")
+	repository, err := b.Trash.RemoveRepository(ctx, "acme/app")
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace, err := b.RemoveNamespace(ctx, "gone")
+	namespace, err := b.Trash.RemoveNamespace(ctx, "gone")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,9 +53,11 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/boundedcache"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -63,6 +65,8 @@ import (
 type Options struct {
 	Server  *server.Server   // required
 	Catalog *catalog.Catalog // required
+	Browser *browse.Browser  // of the catalog; required
+	Quotas  *quota.Keeper    // those of the catalog; required
 	// Store keeps the blobs' content. The caller must have wrapped it with blob.Mark, which
 	// marks its errors as errors of the store, so that clients are told that the store failed,
 	// and not the database. Required.
@@ -97,6 +101,8 @@ type API struct {
 	opt     Options
 	server  *server.Server
 	catalog *catalog.Catalog
+	browser *browse.Browser
+	quotas  *quota.Keeper
 	store   blob.Store
 	log     *slog.Logger
 	uploads *uploads
@@ -120,8 +126,8 @@ const (
 
 // New makes the API.
 func New(o Options) (*API, error) {
-	if o.Server == nil || o.Catalog == nil || o.Store == nil {
-		return nil, errors.New("distribution: a server, a catalog and a store are required")
+	if o.Server == nil || o.Catalog == nil || o.Browser == nil || o.Quotas == nil || o.Store == nil {
+		return nil, errors.New("distribution: a server, a catalog with its browser and quotas, and a store are required")
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.RedirectTTL = cmp.Or(o.RedirectTTL, 20*time.Minute)
@@ -130,7 +136,7 @@ func New(o Options) (*API, error) {
 		o.WrongStore = func() bool { return false }
 	}
 	return &API{
-		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log,
+		opt: o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, store: o.Store, log: o.Log,
 		uploads: newUploads(o), heavy: limit.NewQueue(maxHeavy, maxHeavyWaiting),
 		redirected: boundedcache.New(boundedcache.Options[string, time.Time]{Entries: redirectedMax}),
 	}, nil

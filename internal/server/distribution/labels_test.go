@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -43,9 +44,9 @@ func (r *registry) described(t *testing.T, path, tag string) (d labelledTag) {
 func (r *registry) allow(t *testing.T, expiry, immutable bool) {
 	t.Helper()
 	r.Manage(t, "PUT", "/organization/app/taglabels", encode(t, object{"expires_after": expiry, "immutable": immutable})).WantStatus(t, 204)
-	var now catalog.TagLabels
+	var now protection.TagLabels
 	r.Manage(t, "GET", "/organization/app/taglabels", "").Into(t, 200, &now)
-	if now != (catalog.TagLabels{Expiry: expiry, Immutable: immutable}) {
+	if now != (protection.TagLabels{Expiry: expiry, Immutable: immutable}) {
 		t.Errorf("the setting is %+v", now)
 	}
 }

@@ -110,7 +110,7 @@ func (a *API) listRepositories(c *call) error {
 	if err != nil {
 		return err
 	}
-	paths, more, err := a.catalog.Repositories(c.r.Context(), viewer, last, n)
+	paths, more, err := a.browser.RepositoryPaths(c.r.Context(), viewer, last, n)
 	if err != nil {
 		return err
 	}

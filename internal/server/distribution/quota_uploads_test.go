@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -33,7 +33,7 @@ func TestUnfinishedUploadsCount(t *testing.T) {
 		for _, size := range []int{400, 400_000} { // in the upload's row, and in the store
 			r := setup(t)
 			r.Push(t, "acme/app", "x")
-			r.limited(t, catalog.Usage{Bytes: int64(2*size + size/2)})
+			r.limited(t, quota.Usage{Bytes: int64(2*size + size/2)})
 			send := func(seed, status int) (at string) {
 				t.Helper()
 				at = r.StartUpload(t, "acme/app", "")
@@ -74,7 +74,7 @@ func TestFailedPushesOfAKnownBlob(t *testing.T) {
 	for _, length := range []bool{true, false} {
 		r := setup(t)
 		r.Push(t, "acme/app", content)
-		r.limited(t, catalog.Usage{Bytes: size})
+		r.limited(t, quota.Usage{Bytes: size})
 		push := func(after string) {
 			t.Helper()
 			eventually(t, "the failed request to end", func() bool { return r.counted(t) == size })
@@ -125,7 +125,7 @@ func TestParallelUploadsUnderAQuota(t *testing.T) {
 	one := setup(t)
 	one.Push(t, "acme/app", "x")
 	const most = 2 << 20
-	one.limited(t, catalog.Usage{Bytes: most})
+	one.limited(t, quota.Usage{Bytes: most})
 	replicas := []*registry{one, replica(t, one.DSN, one.Dir)}
 	var all sync.WaitGroup
 	var mu sync.Mutex

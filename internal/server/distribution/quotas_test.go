@@ -7,19 +7,19 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/quota"
 )
 
 // limited gives the namespace acme a hard quota.
-func (r *registry) limited(t *testing.T, most catalog.Usage) {
+func (r *registry) limited(t *testing.T, most quota.Usage) {
 	t.Helper()
-	o := catalog.NewQuota{Bytes: &most.Bytes, Repositories: &most.Repositories, Tags: &most.Tags,
-		Steps: []catalog.QuotaStep{{Kind: catalog.QuotaReject, Percent: 100}}}
-	if err := r.Catalog.CreateQuota(t.Context(), "acme", o); err != nil {
+	o := quota.Values{Bytes: &most.Bytes, Repositories: &most.Repositories, Tags: &most.Tags,
+		Steps: []quota.Step{{Kind: quota.Reject, Percent: 100}}}
+	if err := r.Quotas.Create(t.Context(), "acme", o); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Catalog.CountQuotas(t.Context()); err != nil {
+	if _, err := r.Quotas.Count(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -31,7 +31,7 @@ func TestQuotaRefusesBeforeTheBody(t *testing.T) {
 	r := setup(t)
 	content := pattern(1, 1000)
 	r.Push(t, "acme/app", content)
-	r.limited(t, catalog.Usage{Bytes: 1500})
+	r.limited(t, quota.Usage{Bytes: 1500})
 	big := pattern(2, 100_000)
 	for _, request := range []struct{ method, path string }{
 		{"POST", "/v2/acme/app/blobs/uploads/?digest=" + digest(big).String()},
@@ -69,7 +69,7 @@ func TestQuotaStopsAStream(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
 			r.Push(t, "acme/app", "x")
-			r.limited(t, catalog.Usage{Bytes: limit})
+			r.limited(t, quota.Usage{Bytes: limit})
 			sent := &counter{r: io.LimitReader(endless{}, 1<<30)}
 			a, err := r.Try(t.Context(), "PATCH", r.StartUpload(t, "acme/app", ""), sent)
 			if err == nil {
@@ -108,7 +108,7 @@ func TestQuotaOfTagsAndRepositories(t *testing.T) {
 	r := setup(t)
 	payload := r.Simple(t, "acme/app", 1, nil)
 	r.Put(t, "acme/app", "one", payload)
-	r.limited(t, catalog.Usage{Tags: 1, Repositories: 1})
+	r.limited(t, quota.Usage{Tags: 1, Repositories: 1})
 	r.Put(t, "acme/app", "one", payload)
 	r.Do(t, "PUT", "/v2/acme/app/manifests/two", payload).Want(t, 409, oci.Denied)
 	r.Do(t, "POST", "/v2/acme/web/blobs/uploads/?digest="+digest("x").String(), "x").Want(t, 409, oci.Denied)

@@ -155,7 +155,7 @@ func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss 
 			err = c.checkChunk(u, in)
 		}
 		if err == nil {
-			err = a.catalog.AdmitBlob(ctx, c.name, u.ID, d, u.Size+max(in.want, in.length(), 0))
+			err = a.quotas.AdmitBlob(ctx, c.name, u.ID, d, u.Size+max(in.want, in.length(), 0))
 		}
 		if err == nil {
 			err = a.session(ctx, u, d, in, work)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -129,7 +130,7 @@ func TestRepeatNeedsNoMoreQuota(t *testing.T) {
 	r := setup(t)
 	const n = 1 << 20
 	r.Push(t, "acme/app", "so that the namespace exists")
-	r.limited(t, catalog.Usage{Bytes: n + n/4})
+	r.limited(t, quota.Usage{Bytes: n + n/4})
 	content := pattern(1, n)
 	d := digest(content)
 	for _, method := range []string{"PATCH", "PUT"} {

@@ -6,7 +6,9 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -14,10 +16,10 @@ import (
 // cleans up after deletions doesn't run in these tests.
 var removals = map[string]func(t *testing.T, r *registry) error{
 	"repository": func(t *testing.T, r *registry) error {
-		return r.Catalog.DeleteRepository(t.Context(), "acme/app", catalog.PurgeAtOnce)
+		return r.Trash.DeleteRepository(t.Context(), "acme/app", trash.PurgeAtOnce)
 	},
 	"namespace": func(t *testing.T, r *registry) error {
-		return r.Catalog.DeleteNamespace(t.Context(), "acme", catalog.PurgeAtOnce)
+		return r.Trash.DeleteNamespace(t.Context(), "acme", trash.PurgeAtOnce)
 	},
 }
 
@@ -185,7 +187,7 @@ func TestUploadsBeforeSomebodyElsesNamespace(t *testing.T) {
 	}
 	root.Manage(t, "POST", "/organization", `{"name":"acme"}`).WantStatus(t, 201)
 	r.Grant(t, "acme", "ann", auth.Writer)
-	r.limited(t, catalog.Usage{Bytes: 1500})
+	r.limited(t, quota.Usage{Bytes: 1500})
 	for _, at := range []string{empty, begun} {
 		for _, method := range []string{"GET", "PATCH", "PUT", "DELETE"} {
 			if a := eve.Do(t, method, at, content[100:]); a.StatusCode != 403 && a.StatusCode != 404 {

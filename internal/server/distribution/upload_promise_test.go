@@ -5,8 +5,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -47,7 +47,7 @@ func TestDroppedUploadGivesItsRoomBack(t *testing.T) {
 	for _, first := range []int{0, 300_000} {
 		r := setup(t)
 		r.Push(t, "acme/app", "x")
-		r.limited(t, catalog.Usage{Bytes: most})
+		r.limited(t, quota.Usage{Bytes: most})
 		w := r.beginPatch(t, r.StartUpload(t, "acme/app", ""), size, pattern(1, first))
 		content := pattern(2, size)
 		push := func() answer {
@@ -72,7 +72,7 @@ func TestDeadProcessGivesItsRoomBack(t *testing.T) {
 	r := setup(t)
 	other := replica(t, r.DSN, r.Dir)
 	r.Push(t, "acme/app", "x")
-	r.limited(t, catalog.Usage{Bytes: most})
+	r.limited(t, quota.Usage{Bytes: most})
 	at, slow := r.StartUpload(t, "acme/app", ""), pattern(1, size)
 	w := r.beginPatch(t, at, size, slow[:300_000])
 	other.Do(t, "POST", "/v2/acme/web/blobs/uploads/?digest="+digest(pattern(2, size)).String(), pattern(2, size)).Want(t, 409, oci.Denied)
@@ -98,7 +98,7 @@ func TestLostUploadStoresNoMore(t *testing.T) {
 	const most, size = 2 << 20, 1_800_000
 	r := setup(t)
 	r.Push(t, "acme/app", "x")
-	r.limited(t, catalog.Usage{Bytes: most})
+	r.limited(t, quota.Usage{Bytes: most})
 	at := r.StartUpload(t, "acme/app", "")
 	var older *servertest.Wire
 	for i := range 5 {

@@ -42,7 +42,7 @@ func (a *API) startUpload(c *call) error {
 			return err
 		}
 		algorithm = whole.Algorithm()
-		if err := a.catalog.AdmitBlob(c.r.Context(), c.name, uuid.Nil, whole, c.r.ContentLength); err != nil {
+		if err := a.quotas.AdmitBlob(c.r.Context(), c.name, uuid.Nil, whole, c.r.ContentLength); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (a *API) mount(c *call, digest, from string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if sources, err = a.catalog.Sources(c.r.Context(), viewer, d, maxSources); err != nil {
+		if sources, err = a.browser.Sources(c.r.Context(), viewer, d, maxSources); err != nil {
 			return false, err
 		}
 	} else if err := oci.ValidateName(from); err != nil {

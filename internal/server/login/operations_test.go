@@ -17,7 +17,6 @@ import (
 	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/servertest"
@@ -151,7 +150,7 @@ func whole(t *testing.T, access *auth.Options, change ...func(*throttle.Failures
 	access.Failures = throttle.NewFailures(failures)
 	r := servertest.NewReplica(t, dsn, pgtest.TempDir(t), func(o *servertest.Options) {
 		o.Access = access
-		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.TrashKeep = time.Hour })
+		o.TrashKeep = time.Hour
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
@@ -61,13 +61,13 @@ func parseCursor(text, of string, place any) (bool, error) {
 
 // nameFilter returns the filter for package catalog. It returns an error for the client if a
 // parameter contains NUL or invalid UTF-8, which PostgreSQL can't store.
-func nameFilter(f api.NameFilter) (catalog.NameFilter, error) {
+func nameFilter(f api.NameFilter) (browse.NameFilter, error) {
 	for name, value := range map[string]string{"prefix": f.Prefix, "contains": f.Contains} {
 		if err := isText(name, value); err != nil {
-			return catalog.NameFilter{}, err
+			return browse.NameFilter{}, err
 		}
 	}
-	return catalog.NameFilter{Prefix: f.Prefix, Contains: f.Contains}, nil
+	return browse.NameFilter{Prefix: f.Prefix, Contains: f.Contains}, nil
 }
 
 func isText(name, value string) error {
@@ -113,7 +113,7 @@ func (a *API) addNamespaces() {
 		if err != nil {
 			return nil, err
 		}
-		d, err := a.catalog.DescribeNamespace(ctx, viewer, in.Namespace, in.Links)
+		d, err := a.browser.DescribeNamespace(ctx, viewer, in.Namespace, in.Links)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func (a *API) addNamespaces() {
 		return out, err
 	})
 	serveDeletion(a, api.DeleteNamespace, func(ctx context.Context, in *api.NamespaceDeletion) (string, error) {
-		return a.catalog.RemoveNamespace(ctx, in.Namespace, deletionOptions(in.Override, in.Purge)...)
+		return a.trash.RemoveNamespace(ctx, in.Namespace, deletionOptions(in.Override, in.Purge)...)
 	})
 }
 
@@ -141,7 +141,7 @@ func (a *API) listNamespaces(ctx context.Context, in *api.NamespaceQuery) (*api.
 	if err != nil {
 		return nil, err
 	}
-	found, next, err := a.catalog.Namespaces(ctx, viewer, f, after, min(in.Limit, 100))
+	found, next, err := a.browser.Namespaces(ctx, viewer, f, after, min(in.Limit, 100))
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (a *API) listNamespaces(ctx context.Context, in *api.NamespaceQuery) (*api.
 // the parameter is missing. It returns an error for the client if the parameter is invalid, if
 // the client asks for a page by number, if the clocks aren't fit to judge by, or if the pull statistics
 // are incomplete (knowsUses).
-func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags, error) {
+func (a *API) unused(ctx context.Context, in *api.TagQuery) (*browse.UnusedTags, error) {
 	if !in.NotPulled.Given {
 		return nil, nil
 	}
@@ -175,7 +175,7 @@ func (a *API) unused(ctx context.Context, in *api.TagQuery) (*catalog.UnusedTags
 	if err != nil {
 		return nil, err
 	}
-	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
+	return &browse.UnusedTags{Since: since, LastUses: a.lastUses}, nil
 }
 
 // trustsClocks returns an error for the client while the clocks disagree or are in doubt: then nobody can

@@ -417,7 +417,7 @@ func TestAPILooseKeys(t *testing.T) {
 		o.Management.LooseKeys = &management.LooseKeys{Database: &dbs[0], Worker: w}
 	})
 	r.Push(t, "acme/app", "content")
-	if err := r.Catalog.DeleteRepository(t.Context(), "acme/app"); err != nil {
+	if err := r.Trash.DeleteRepository(t.Context(), "acme/app"); err != nil {
 		t.Fatal(err)
 	}
 	pending := func() (n int) {

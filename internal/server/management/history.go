@@ -6,7 +6,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -14,10 +14,10 @@ import (
 // begins. The history merges two lists by time: the existing tags, and the former states of
 // tags. Therefore the position consists of one position in each list.
 type tagHistoryPlace struct {
-	Tags      *catalog.TagPlace `json:"t,omitempty"` // nil: begin with the newest
-	TagsEnd   bool              `json:"te,omitempty"`
-	Former    string            `json:"f,omitempty"` // "": begin with the newest
-	FormerEnd bool              `json:"fe,omitempty"`
+	Tags      *browse.TagPlace `json:"t,omitempty"` // nil: begin with the newest
+	TagsEnd   bool             `json:"te,omitempty"`
+	Former    string           `json:"f,omitempty"` // "": begin with the newest
+	FormerEnd bool             `json:"fe,omitempty"`
 }
 
 // tagHistory builds one page of a repository's tag history. The history is one list, newest
@@ -27,7 +27,7 @@ type tagHistoryPlace struct {
 type tagHistory struct {
 	api   *API
 	in    *api.TagQuery
-	query catalog.TagQuery
+	query browse.TagQuery
 	past  audit.FormerQuery
 	place tagHistoryPlace
 }
@@ -76,7 +76,7 @@ func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	}
 	h.query.After = nil
 	h.past = audit.FormerQuery{Tag: h.query.Exact, Prefix: h.query.Prefix, Contains: h.query.Contains}
-	h.past.RepositoryID, err = h.api.catalog.RepositoryID(ctx, in.Repository)
+	h.past.RepositoryID, err = h.api.browser.RepositoryID(ctx, in.Repository)
 	return err
 }
 
@@ -120,7 +120,7 @@ func (h *tagHistory) skip(ctx context.Context) error {
 	n := h.query.Skip
 	q := h.query
 	q.Skip, q.Limit = 0, n
-	tags, next, err := h.api.catalog.TagPlaces(ctx, h.in.Repository, q)
+	tags, next, err := h.api.browser.TagPlaces(ctx, h.in.Repository, q)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (h *tagHistory) skip(ctx context.Context) error {
 	}
 	m := historyMerge{tags: len(tags), former: len(former), moreTags: next != nil, moreFormer: nextFormer != ""}
 	m.merge(n, func(i, j int) bool { return tags[i].Rank >= former[j].End.UnixMicro() })
-	h.advance(m, func(i int) *catalog.TagPlace { return &tags[i] }, next, former, nextFormer)
+	h.advance(m, func(i int) *browse.TagPlace { return &tags[i] }, next, former, nextFormer)
 	return nil
 }
 
@@ -138,10 +138,10 @@ func (h *tagHistory) skip(ctx context.Context) error {
 func (h *tagHistory) page(ctx context.Context) ([]api.ListedTag, error) {
 	q := h.query
 	q.Skip, q.After = 0, h.place.Tags
-	var tags catalog.TagPage
+	var tags browse.TagPage
 	var err error
 	if !h.place.TagsEnd {
-		if tags, err = h.api.catalog.BrowseTags(ctx, h.in.Repository, q); err != nil {
+		if tags, err = h.api.browser.Tags(ctx, h.in.Repository, q); err != nil {
 			return nil, err
 		}
 	}
@@ -166,22 +166,22 @@ func (h *tagHistory) page(ctx context.Context) ([]api.ListedTag, error) {
 		list = append(list, formerTag(former[j], described))
 		j++
 	}
-	h.advance(m, func(i int) *catalog.TagPlace {
-		return &catalog.TagPlace{Name: tags.Tags[i].Name, Rank: tags.Tags[i].PushedAt.UnixMicro()}
+	h.advance(m, func(i int) *browse.TagPlace {
+		return &browse.TagPlace{Name: tags.Tags[i].Name, Rank: tags.Tags[i].PushedAt.UnixMicro()}
 	}, tags.Next, former, next)
 	return list, nil
 }
 
 // manifests describes the manifests to which the former states pointed, by their digests. The
 // result lacks manifests that have been deleted since.
-func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (map[oci.Digest]catalog.TagInfo, error) {
-	seen, digests := make(map[oci.Digest]catalog.TagInfo), []oci.Digest(nil)
+func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (map[oci.Digest]browse.TagInfo, error) {
+	seen, digests := make(map[oci.Digest]browse.TagInfo), []oci.Digest(nil)
 	for _, f := range former {
 		if _, ok := seen[f.Digest]; !ok {
-			seen[f.Digest], digests = catalog.TagInfo{}, append(digests, f.Digest)
+			seen[f.Digest], digests = browse.TagInfo{}, append(digests, f.Digest)
 		}
 	}
-	list, err := h.api.catalog.DescribeManifests(ctx, h.in.Repository, digests)
+	list, err := h.api.browser.DescribeManifests(ctx, h.in.Repository, digests)
 	clear(seen)
 	for _, info := range list {
 		seen[info.Digest] = info
@@ -192,7 +192,7 @@ func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (m
 // advance moves h.place behind the entries that were used for the page, in the list of existing
 // tags and in the list of former states. `next` is the position in the list of tags behind all
 // tags that were read; `nextFormer` is the same for the former states.
-func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, next *catalog.TagPlace, former []audit.FormerTag, nextFormer string) {
+func (h *tagHistory) advance(m historyMerge, tag func(int) *browse.TagPlace, next *browse.TagPlace, former []audit.FormerTag, nextFormer string) {
 	switch {
 	case m.usedTags < m.tags && m.usedTags > 0:
 		h.place.Tags = tag(m.usedTags - 1)
@@ -244,7 +244,7 @@ func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order 
 // formerTag returns a former state of a tag in Quay's format. The map `described` has the
 // manifests that still exist; if the state's manifest isn't among them, the result has
 // ManifestGone set.
-func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) api.ListedTag {
+func formerTag(f audit.FormerTag, described map[oci.Digest]browse.TagInfo) api.ListedTag {
 	info, there := described[f.Digest]
 	l := api.ListedTag{
 		Name: f.Tag, EndTS: f.End.Unix(), Expiration: quayTime(f.End), LastModified: quayTime(f.Start), ManifestDigest: f.Digest,

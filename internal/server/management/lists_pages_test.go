@@ -116,7 +116,7 @@ func filled(t *testing.T) (*registry, map[string]string) {
 	whole := onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
 		o.Access = &auth.Options{AnonymousPull: true}
-		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.TrashKeep = time.Hour })
+		o.TrashKeep = time.Hour
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}

@@ -321,7 +321,7 @@ func (a *API) logFilter(ctx context.Context, in api.LogExport) (audit.Filter, er
 	if code := oci.CodeOf(err); code != oci.Denied && code != oci.Unauthorized {
 		return f, err
 	}
-	f.RepositoryID, err = a.catalog.RepositoryID(ctx, in.Repository)
+	f.RepositoryID, err = a.browser.RepositoryID(ctx, in.Repository)
 	return f, err
 }
 

@@ -71,7 +71,7 @@ func TestMadeAgain(t *testing.T) {
 		t.Helper()
 		root.Exec(t, "UPDATE repositories SET purge_after = now() WHERE deleted_at IS NOT NULL")
 		root.Exec(t, "UPDATE top_level_namespaces SET purge_after = now() WHERE deleted_at IS NOT NULL")
-		if _, err := root.Catalog.PurgeExpired(t.Context()); err != nil {
+		if _, err := root.Trash.PurgeExpired(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -40,13 +40,17 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/runs"
 	"github.com/purser-registry/purser/internal/webhook"
@@ -68,6 +72,11 @@ const (
 type Options struct {
 	Server  *server.Server   // required
 	Catalog *catalog.Catalog // required
+	Browser *browse.Browser  // of the catalog; required
+	Quotas  *quota.Keeper    // those of the catalog; required
+	Trash   *trash.Can       // of the catalog; required
+	// Protection changes the rules that protect tags. Required.
+	Protection *protection.Keeper
 	// Store keeps the blobs' content. The caller must have wrapped it with blob.Mark, which
 	// marks its errors as errors of the store, so that clients are told that the store
 	// failed, and not the database. Required.
@@ -123,13 +132,17 @@ type Options struct {
 // access and reads the body. Then the library huma parses and validates the operation's input,
 // calls the operation and writes its output. huma also generates the OpenAPI document.
 type API struct {
-	opt     Options
-	server  *server.Server
-	catalog *catalog.Catalog
-	store   blob.Store
-	log     *slog.Logger
-	started time.Time
-	turns   *limit.Turns // of operations that need much processor time
+	opt        Options
+	server     *server.Server
+	catalog    *catalog.Catalog
+	browser    *browse.Browser
+	quotas     *quota.Keeper
+	trash      *trash.Can
+	protection *protection.Keeper
+	store      blob.Store
+	log        *slog.Logger
+	started    time.Time
+	turns      *limit.Turns // of operations that need much processor time
 
 	huma     huma.API
 	router   server.Router[methods]
@@ -142,14 +155,14 @@ type API struct {
 
 // New makes the API with all its operations.
 func New(o Options) (*API, error) {
-	if o.Server == nil || o.Catalog == nil || o.Store == nil {
-		return nil, errors.New("management: a server, a catalog and a store are required")
+	if o.Server == nil || o.Catalog == nil || o.Browser == nil || o.Quotas == nil || o.Trash == nil || o.Protection == nil || o.Store == nil {
+		return nil, errors.New("management: a server, a catalog with its browser, quotas, trash and rules of protection, and a store are required")
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
 		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true},
-		opt:    o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
+		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
 		gc:     runs.New[gcReport]("garbage collection", o.Log),
 		bound:  make(map[string]*bound),
 		checks: runs.New[checkReport]("a check", o.Log),

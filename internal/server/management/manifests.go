@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -25,14 +26,14 @@ const largeManifest = 128 << 10
 func (a *API) addManifests() {
 	serve(a, api.GetManifest, a.getManifest)
 	serve(a, api.FindImage, func(ctx context.Context, in *api.ImageItem) (*api.ImageManifests, error) {
-		list, err := a.catalog.ManifestsOfImage(ctx, in.Repository, in.Image)
+		list, err := a.browser.ManifestsOfImage(ctx, in.Repository, in.Image)
 		return &api.ImageManifests{Digests: append([]oci.Digest{}, list...)}, err
 	})
 	serve(a, api.ListReferrers, a.listReferrers)
 }
 
 func (a *API) getManifest(ctx context.Context, in *api.ManifestItem) (*api.DescribedManifest, error) {
-	m, err := a.catalog.DescribeManifest(ctx, in.Repository, in.Digest)
+	m, err := a.browser.DescribeManifest(ctx, in.Repository, in.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (a *API) getManifest(ctx context.Context, in *api.ManifestItem) (*api.Descr
 	if err != nil { // its row is damaged: a push of it would have been refused
 		return nil, fmt.Errorf("reading manifest %s: %w", in.Digest, err)
 	}
-	sizes, err := a.catalog.StoredSizes(ctx, m, parsed)
+	sizes, err := a.browser.StoredSizes(ctx, m, parsed)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (a *API) getManifest(ctx context.Context, in *api.ManifestItem) (*api.Descr
 // parsed content. The description has the sizes of the stored blobs and manifests. Where the
 // manifest declares another size, the description has the declared size too. For content that
 // isn't stored here, it has only the declared size.
-func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) api.DescribedManifest {
+func newDescribedManifest(m browse.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) api.DescribedManifest {
 	sizeOf := func(d oci.Descriptor) (size int64, declared *int64) {
 		size, stored := sizes[d.Digest]
 		switch {
@@ -135,7 +136,7 @@ func (a *API) addTotalSizes(ctx context.Context, repository string, children []a
 	if len(digests) == 0 {
 		return nil
 	}
-	found, err := a.catalog.DescribeManifests(ctx, repository, digests)
+	found, err := a.browser.DescribeManifests(ctx, repository, digests)
 	for _, m := range found {
 		for i := range children {
 			if children[i].Digest == m.Digest {
@@ -245,7 +246,7 @@ func (a *API) listReferrers(ctx context.Context, in *api.ReferrerQuery) (*api.Re
 	if _, err := parseCursor(in.NextPage, "referrer", &after); err != nil {
 		return nil, err
 	}
-	if _, err := a.catalog.RepositoryID(ctx, in.Repository); err != nil {
+	if _, err := a.browser.RepositoryID(ctx, in.Repository); err != nil {
 		return nil, err
 	}
 	found, more, err := a.catalog.Referrers(ctx, in.Repository, in.Digest, in.ArtifactType, after, min(in.Limit, 100))

@@ -8,9 +8,9 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/server/servertest"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -21,7 +21,7 @@ func fewAllowed(t *testing.T, most int) *registry {
 	r := onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
 		o.Access = &auth.Options{AnonymousPull: true, Most: auth.Most{Robots: most, Teams: most, TeamMembers: most, Tokens: most, FederationRules: most, Permissions: most}}
-		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.MostProtectionRules = most })
+		o.Management.Protection = protection.New(protection.Options{DB: o.Catalog.DB(), Most: most})
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, MostHooks: most, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func TestNameUsedAgain(t *testing.T) {
 	r.as("root").Manage(t, "POST", "/organization/", `{"name":"acme"}`).WantStatus(t, 201)
 	r.Grant(t, "acme", "stranger", auth.Administrator)
 	r.Exec(t, "UPDATE top_level_namespaces SET purge_after = now() WHERE deleted_at IS NOT NULL")
-	if _, err := r.Catalog.PurgeExpired(t.Context()); err != nil { // its entries are later than the new namespace
+	if _, err := r.Trash.PurgeExpired(t.Context()); err != nil { // its entries are later than the new namespace
 		t.Fatal(err)
 	}
 	if seen := old("stranger"); len(seen) > 0 {

@@ -132,7 +132,7 @@ func (a *API) namespaceID(ctx context.Context, name string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return a.catalog.NamespaceID(ctx, viewer, name)
+	return a.browser.NamespaceID(ctx, viewer, name)
 }
 
 // topFailed returns the error for a client whose top list couldn't be made.
@@ -187,7 +187,7 @@ func (a *API) shownRepositories(ctx context.Context, ranked []pullstats.Ranked[i
 		for i, r := range part {
 			ids[i] = r.Key
 		}
-		paths, err := a.catalog.ReadablePaths(ctx, viewer, ids)
+		paths, err := a.browser.ReadablePaths(ctx, viewer, ids)
 		if err != nil {
 			return nil, err
 		}
@@ -266,7 +266,7 @@ func (a *API) listUnpulled(ctx context.Context, in *api.UnpulledQuery) (*api.Unp
 	if err != nil {
 		return nil, err
 	}
-	found, next, err := a.catalog.BrowseRepositories(ctx, viewer, q)
+	found, next, err := a.browser.Repositories(ctx, viewer, q)
 	if err != nil {
 		return nil, err
 	}

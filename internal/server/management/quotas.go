@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -22,7 +22,7 @@ const countWait = 3 * time.Second
 // addQuotas binds the operations on quotas of namespaces.
 func (a *API) addQuotas() {
 	serve(a, api.ListQuota, func(ctx context.Context, in *api.QuotaQuery) (*[]api.QuotaView, error) {
-		q, some, err := a.catalog.Quota(ctx, in.Namespace)
+		q, some, err := a.quotas.Of(ctx, in.Namespace)
 		out := []api.QuotaView{}
 		if some {
 			out = append(out, api.ViewQuota(q))
@@ -33,7 +33,7 @@ func (a *API) addQuotas() {
 	serve(a, api.CreateQuota, func(ctx context.Context, in *api.QuotaNew) (*api.QuotaView, error) {
 		o, err := newQuota(in.Body)
 		if err == nil {
-			err = a.catalog.CreateQuota(ctx, in.Namespace, o)
+			err = a.quotas.Create(ctx, in.Namespace, o)
 		}
 		if err != nil {
 			return nil, err
@@ -43,7 +43,7 @@ func (a *API) addQuotas() {
 	serve(a, api.ChangeQuota, func(ctx context.Context, in *api.QuotaChange) (*api.QuotaView, error) {
 		o, err := newQuota(in.Body)
 		if err == nil {
-			err = a.catalog.ChangeQuota(ctx, in.Namespace, in.ID, o)
+			err = a.quotas.Change(ctx, in.Namespace, in.ID, o)
 		}
 		if err != nil {
 			return nil, err
@@ -51,10 +51,10 @@ func (a *API) addQuotas() {
 		return a.quota(ctx, in.QuotaItem)
 	})
 	serve(a, api.DeleteQuota, func(ctx context.Context, in *api.QuotaItem) (*api.None, error) {
-		return nil, a.catalog.DeleteQuota(ctx, in.Namespace, in.ID)
+		return nil, a.quotas.Delete(ctx, in.Namespace, in.ID)
 	})
 	serve(a, api.RecountQuota, func(ctx context.Context, in *api.QuotaItem) (*api.QuotaView, error) {
-		if err := a.catalog.RecountQuota(ctx, in.Namespace, in.ID); err != nil {
+		if err := a.quotas.Recount(ctx, in.Namespace, in.ID); err != nil {
 			return nil, err
 		}
 		return a.counted(ctx, in.Namespace)
@@ -73,7 +73,7 @@ func (a *API) addQuotaLimits() {
 		return &q.Limits, nil
 	})
 	serve(a, api.AddQuotaLimit, func(ctx context.Context, in *api.QuotaLimitNew) (*api.QuotaView, error) {
-		if err := a.catalog.AddQuotaStep(ctx, in.Namespace, in.ID, quotaStep(in.Body)); err != nil {
+		if err := a.quotas.AddStep(ctx, in.Namespace, in.ID, quotaStep(in.Body)); err != nil {
 			return nil, err
 		}
 		return a.quota(ctx, in.QuotaItem)
@@ -91,19 +91,19 @@ func (a *API) addQuotaLimits() {
 		return nil, oci.Errorf(oci.NameUnknown, "quota %d has no limit %d", in.ID, in.Limit)
 	})
 	serve(a, api.ChangeQuotaLimit, func(ctx context.Context, in *api.QuotaLimitChange) (*api.QuotaView, error) {
-		if err := a.catalog.ChangeQuotaStep(ctx, in.Namespace, in.ID, in.Limit, quotaStep(in.Body)); err != nil {
+		if err := a.quotas.ChangeStep(ctx, in.Namespace, in.ID, in.Limit, quotaStep(in.Body)); err != nil {
 			return nil, err
 		}
 		return a.quota(ctx, in.QuotaItem)
 	})
 	serve(a, api.DeleteQuotaLimit, func(ctx context.Context, in *api.QuotaLimitItem) (*api.None, error) {
-		return nil, a.catalog.DeleteQuotaStep(ctx, in.Namespace, in.ID, in.Limit)
+		return nil, a.quotas.DeleteStep(ctx, in.Namespace, in.ID, in.Limit)
 	})
 }
 
 // quota returns a quota of a namespace.
 func (a *API) quota(ctx context.Context, in api.QuotaItem) (*api.QuotaView, error) {
-	q, some, err := a.catalog.Quota(ctx, in.Namespace)
+	q, some, err := a.quotas.Of(ctx, in.Namespace)
 	if err == nil && (!some || q.ID != in.ID) {
 		err = oci.Errorf(oci.NameUnknown, "namespace %s has no quota %d", in.Namespace, in.ID)
 	}
@@ -115,10 +115,10 @@ func (a *API) quota(ctx context.Context, in api.QuotaItem) (*api.QuotaView, erro
 func (a *API) counted(ctx context.Context, namespace string) (*api.QuotaView, error) {
 	wait, cancel := context.WithTimeout(ctx, countWait)
 	defer cancel()
-	if _, err := a.catalog.CountQuotas(wait); err != nil && wait.Err() == nil {
+	if _, err := a.quotas.Count(wait); err != nil && wait.Err() == nil {
 		return nil, err
 	}
-	q, some, err := a.catalog.Quota(ctx, namespace)
+	q, some, err := a.quotas.Of(ctx, namespace)
 	if err == nil && !some {
 		err = oci.Errorf(oci.NameUnknown, "the quota of namespace %s was deleted meanwhile", namespace)
 	}
@@ -132,7 +132,7 @@ func (a *API) listQuotas(ctx context.Context, in *api.QuotaPage) (*api.QuotaList
 	if _, err := parseCursor(in.NextPage, "quota", &after); err != nil {
 		return nil, err
 	}
-	found, next, err := a.catalog.Quotas(ctx, after, min(in.Limit, 100))
+	found, next, err := a.quotas.List(ctx, after, min(in.Limit, 100))
 	out := &api.QuotaList{Quotas: []api.QuotaView{}}
 	for _, q := range found {
 		out.Quotas = append(out.Quotas, api.ViewQuota(q))
@@ -143,15 +143,15 @@ func (a *API) listQuotas(ctx context.Context, in *api.QuotaPage) (*api.QuotaList
 	return out, err
 }
 
-func quotaStep(f api.QuotaLimitForm) catalog.QuotaStep {
-	return catalog.QuotaStep{Kind: catalog.QuotaKind(f.Type), Percent: cmp.Or(f.Threshold, f.Percent)}
+func quotaStep(f api.QuotaLimitForm) quota.Step {
+	return quota.Step{Kind: quota.Kind(f.Type), Percent: cmp.Or(f.Threshold, f.Percent)}
 }
 
 // newQuota reads a quota in a request.
-func newQuota(f api.QuotaForm) (o catalog.NewQuota, err error) {
-	o = catalog.NewQuota{Bytes: f.LimitBytes, Repositories: f.LimitRepositories, Tags: f.LimitTags}
+func newQuota(f api.QuotaForm) (o quota.Values, err error) {
+	o = quota.Values{Bytes: f.LimitBytes, Repositories: f.LimitRepositories, Tags: f.LimitTags}
 	if f.Limits != nil {
-		o.Steps = []catalog.QuotaStep{}
+		o.Steps = []quota.Step{}
 		for _, l := range f.Limits {
 			o.Steps = append(o.Steps, quotaStep(l))
 		}

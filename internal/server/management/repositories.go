@@ -9,6 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
@@ -23,7 +25,7 @@ func (a *API) quayRepositoryOf(path string, created time.Time, pushed *time.Time
 }
 
 // repositoryQuery reads the parameters of a list of repositories.
-func repositoryQuery(in *api.RepositoryQuery) (q catalog.RepositoryQuery, err error) {
+func repositoryQuery(in *api.RepositoryQuery) (q browse.RepositoryQuery, err error) {
 	if len(in.Names) > 0 {
 		return q, checkNames(in)
 	}
@@ -38,7 +40,7 @@ func repositoryQuery(in *api.RepositoryQuery) (q catalog.RepositoryQuery, err er
 	sort, descending := strings.CutPrefix(in.Sort, "-")
 	q.ByCreation, q.Descending, q.Limit = sort == "created", descending, min(in.Limit, 100)
 	q.Visibility, q.Starred = in.Visibility, in.Starred
-	after := new(catalog.RepositoryPlace)
+	after := new(browse.RepositoryPlace)
 	given, err := parseCursor(in.NextPage, "repository "+in.Sort, after)
 	if given {
 		q.After = after
@@ -56,12 +58,12 @@ func (a *API) repositories(ctx context.Context, in *api.RepositoryQuery) (*api.R
 	if err != nil {
 		return nil, err
 	}
-	var found []catalog.RepositoryInfo
-	var next *catalog.RepositoryPlace
+	var found []browse.RepositoryInfo
+	var next *browse.RepositoryPlace
 	if len(in.Names) > 0 {
-		found, err = a.catalog.NamedRepositories(ctx, viewer, in.Names)
+		found, err = a.browser.NamedRepositories(ctx, viewer, in.Names)
 	} else {
-		found, next, err = a.catalog.BrowseRepositories(ctx, viewer, q)
+		found, next, err = a.browser.Repositories(ctx, viewer, q)
 	}
 	if err != nil {
 		return nil, err
@@ -159,7 +161,7 @@ func (a *API) addRepositories() {
 		if err != nil {
 			return nil, err
 		}
-		d, err := a.catalog.DescribeRepository(ctx, viewer, in.Repository, in.Links)
+		d, err := a.browser.DescribeRepository(ctx, viewer, in.Repository, in.Links)
 		if err != nil {
 			return nil, err
 		}
@@ -174,7 +176,7 @@ func (a *API) addRepositories() {
 				return "", err
 			}
 		}
-		return a.catalog.RemoveRepository(ctx, in.Repository, deletionOptions(in.Override, in.Purge)...)
+		return a.trash.RemoveRepository(ctx, in.Repository, deletionOptions(in.Override, in.Purge)...)
 	})
 	a.addVisibility()
 }
@@ -190,15 +192,18 @@ func serveDeletion[I any](a *API, op api.Operation[I, api.Deleted], remove func(
 }
 
 // deletionOptions returns the options of a deletion that overrides holds, or that is for good.
-func deletionOptions(override, purge bool) []catalog.TagOption {
-	options := overridingHolds(override)
+func deletionOptions(override, purge bool) (options []trash.Option) {
+	if override {
+		options = append(options, trash.OverrideHolds)
+	}
 	if purge {
-		options = append(options, catalog.PurgeAtOnce)
+		options = append(options, trash.PurgeAtOnce)
 	}
 	return options
 }
 
-// overridingHolds returns the option that deletes what a reporter holds, if override is set.
+// overridingHolds returns the option that deletes a tag or manifest that a reporter holds, if override
+// is set.
 func overridingHolds(override bool) []catalog.TagOption {
 	if override {
 		return []catalog.TagOption{catalog.OverrideHolds}
@@ -224,7 +229,7 @@ func checkNames(in *api.RepositoryQuery) error {
 
 // addStatistics adds statistics to a page of repositories: `found`, which `list` shows in the same
 // order. The number of statements doesn't depend on the number of repositories.
-func (a *API) addStatistics(ctx context.Context, found []catalog.RepositoryInfo, list []api.ListedRepository) error {
+func (a *API) addStatistics(ctx context.Context, found []browse.RepositoryInfo, list []api.ListedRepository) error {
 	if len(found) == 0 {
 		return nil
 	}
@@ -232,7 +237,7 @@ func (a *API) addStatistics(ctx context.Context, found []catalog.RepositoryInfo,
 	for i, r := range found {
 		ids[i] = r.ID
 	}
-	sizes, err := a.catalog.SizesOfRepositories(ctx, ids)
+	sizes, err := a.browser.SizesOfRepositories(ctx, ids)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
+	"github.com/purser-registry/purser/internal/catalog/trash"
+	"github.com/purser-registry/purser/internal/protection"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -23,16 +27,23 @@ func TestAPIOperationWithoutAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(Options{
-		Server: s, Catalog: catalog.New(catalog.Options{CacheOff: true}), Store: struct{ blob.Store }{}, Log: quiet,
-	})
+	c := catalog.New(catalog.Options{CacheOff: true})
+	whole := Options{
+		Server: s, Catalog: c, Browser: browse.New(c), Quotas: quota.New(quota.Options{}), Trash: trash.New(trash.Options{Catalog: c}),
+		Protection: protection.New(protection.Options{}), Store: struct{ blob.Store }{}, Log: quiet,
+	}
+	a, err := New(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Mount(a.Mount())
-	for _, o := range []Options{
-		{}, {Catalog: a.catalog, Store: a.store}, {Server: s, Store: a.store}, {Server: s, Catalog: a.catalog},
+	for _, without := range []func(o *Options){
+		func(o *Options) { o.Server = nil }, func(o *Options) { o.Catalog = nil }, func(o *Options) { o.Browser = nil },
+		func(o *Options) { o.Quotas = nil }, func(o *Options) { o.Trash = nil }, func(o *Options) { o.Protection = nil },
+		func(o *Options) { o.Store = nil },
 	} {
+		o := whole
+		without(&o)
 		if _, err := New(o); err == nil {
 			t.Errorf("accepted: %+v", o)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/server"
@@ -30,9 +31,9 @@ const (
 // changeSelected changes the tags that a pattern selects by calling `change` for each. A tag that
 // can't be changed is told in the answer, and the others are changed nevertheless.
 func (a *API) changeSelected(ctx context.Context, repository string, in api.TagSelection,
-	change func(now time.Time, tag catalog.SelectedTag) error,
+	change func(now time.Time, tag browse.SelectedTag) error,
 ) (*api.ChangedTags, error) {
-	s, err := a.catalog.SelectTags(ctx, repository, in.Pattern)
+	s, err := a.browser.SelectTags(ctx, repository, in.Pattern)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (a *API) changeSelected(ctx context.Context, repository string, in api.TagS
 
 // selectionAfter returns a text that stands for the tags of a selection whose names come after
 // `after`, and for the manifests that they point to. Equal texts mean equal tags and manifests.
-func selectionAfter(s catalog.Selection, after string) string {
+func selectionAfter(s browse.Selection, after string) string {
 	sum := sha256.New()
 	for _, t := range s.Tags {
 		if t.Name > after {
@@ -94,7 +95,7 @@ func statusOf(err error) int {
 // confirmed returns an error unless the client has said how many tags it means to change, where it
 // must. A request that goes on must say it again, though fewer may be left by then. It also returns
 // an error if the client means other tags or manifests than those that are selected now.
-func confirmed(in api.TagSelection, s catalog.Selection) error {
+func confirmed(in api.TagSelection, s browse.Selection) error {
 	switch n := len(s.Tags); {
 	case in.Count != nil && *in.Count != n && in.After == "":
 		return server.Refusal(http.StatusConflict, "the pattern %s selects %d tags, and not %d: look at them again", in.Pattern, n, *in.Count)
@@ -126,7 +127,7 @@ func (a *API) addSelectedTags() {
 			}
 		}
 		options := overridingHolds(in.Body.OverrideHolds)
-		out, err := a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(_ time.Time, t catalog.SelectedTag) error {
+		out, err := a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(_ time.Time, t browse.SelectedTag) error {
 			unmoved := catalog.Condition{Tag: t.Name, IfMatch: &catalog.Validators{Digests: []oci.Digest{t.Digest}}}
 			return a.catalog.DeleteTagOf(ctx, deletion, in.Repository, t.Name, unmoved, options...)
 		})
@@ -143,7 +144,7 @@ func (a *API) addSelectedTags() {
 		if err != nil {
 			return nil, err
 		}
-		return a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(now time.Time, t catalog.SelectedTag) error {
+		return a.changeSelected(ctx, in.Repository, in.Body.TagSelection, func(now time.Time, t browse.SelectedTag) error {
 			date := at
 			if after > 0 {
 				date = now.Add(after)

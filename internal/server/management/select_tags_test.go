@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -290,7 +291,7 @@ func TestDeleteSelectedBesidePushes(t *testing.T) {
 	other := r.Simple(t, "acme/app", "other", nil)
 	for range 5 {
 		r.pushTo(t, "pr-a", "pr-b", "pr-c", "v1", "v2", "v3", "v4")
-		before, err := r.Catalog.SelectTags(t.Context(), "acme/app", "pr-*")
+		before, err := browse.New(r.Catalog).SelectTags(t.Context(), "acme/app", "pr-*")
 		if err != nil {
 			t.Fatal(err)
 		}

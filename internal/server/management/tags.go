@@ -12,12 +12,14 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
 
-func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) api.ListedTag {
+func newListedTag(t browse.TagInfo, pulls map[string]pullstats.Pulls) api.ListedTag {
 	l := api.ListedTag{
 		Name: t.Name, StartTS: t.PushedAt.Unix(), LastModified: quayTime(t.PushedAt), ManifestDigest: t.Digest,
 		IsManifestList: t.IsIndex, Size: t.Size, MediaType: t.MediaType, ArtifactType: t.ArtifactType,
@@ -36,7 +38,7 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) api.Liste
 }
 
 // tagQuery reads the parameters of a list of tags.
-func tagQuery(in *api.TagQuery) (q catalog.TagQuery, err error) {
+func tagQuery(in *api.TagQuery) (q browse.TagQuery, err error) {
 	if op, text, ok := strings.Cut(in.Filter, ":"); in.Filter != "" {
 		switch {
 		case ok && op == "like" && in.Contains == "":
@@ -57,11 +59,11 @@ func tagQuery(in *api.TagQuery) (q catalog.TagQuery, err error) {
 	}
 	in.Limit = min(in.Limit, 100)
 	sort, descending := strings.CutPrefix(in.Sort, "-")
-	q.Order, q.Descending, q.Limit = catalog.TagOrder(sort), descending, in.Limit
+	q.Order, q.Descending, q.Limit = browse.TagOrder(sort), descending, in.Limit
 	if sort == "last_pulled" || sort == "pull_count" {
-		q.Order = catalog.TagsByRank
+		q.Order = browse.TagsByRank
 	}
-	after := new(catalog.TagPlace)
+	after := new(browse.TagPlace)
 	given, err := parseCursor(in.NextPage, "tag "+in.Sort, after)
 	if err != nil {
 		return q, err
@@ -70,8 +72,8 @@ func tagQuery(in *api.TagQuery) (q catalog.TagQuery, err error) {
 		q.After = after
 		return q, nil
 	}
-	if in.Page > catalog.MaxSkip || (in.Page-1)*in.Limit > catalog.MaxSkip {
-		return q, badQuery("page", "there is none behind the first %d tags: use next_page", catalog.MaxSkip)
+	if in.Page > browse.MaxSkip || (in.Page-1)*in.Limit > browse.MaxSkip {
+		return q, badQuery("page", "there is none behind the first %d tags: use next_page", browse.MaxSkip)
 	}
 	q.Skip = (in.Page - 1) * in.Limit
 	return q, nil
@@ -91,7 +93,7 @@ func (a *API) listTags(ctx context.Context, in *api.TagQuery) (*api.TagPage, err
 	if q.Unused, err = a.unused(ctx, in); err != nil {
 		return nil, err
 	}
-	page, err := a.catalog.BrowseTags(ctx, in.Repository, q)
+	page, err := a.browser.Tags(ctx, in.Repository, q)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +137,7 @@ func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64
 
 // pullsOf reads the pull statistics of the tags on a page of a listing. If they can't be read,
 // pullsOf logs the error and returns no statistics, so that the client still gets the listing.
-func (a *API) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pullstats.Pulls {
+func (a *API) pullsOf(ctx context.Context, page browse.TagPage) map[string]pullstats.Pulls {
 	if a.opt.Pulls == nil || len(page.Tags) == 0 {
 		return nil
 	}
@@ -197,12 +199,12 @@ func (a *API) addTags() {
 		}
 		return new(api.RestoredTag), a.catalog.RestoreTag(ctx, in.Repository, in.Tag, in.Body.ManifestDigest, a.tagOptions(ctx, in.Repository)...)
 	})
-	serve(a, api.GetTagLabels, func(ctx context.Context, in *api.InNamespace) (*catalog.TagLabels, error) {
-		l, err := a.catalog.TagLabels(ctx, in.Namespace)
+	serve(a, api.GetTagLabels, func(ctx context.Context, in *api.InNamespace) (*protection.TagLabels, error) {
+		l, err := a.protection.TagLabels(ctx, in.Namespace)
 		return &l, err
 	})
 	serve(a, api.SetTagLabels, func(ctx context.Context, in *api.TagLabelsChange) (*api.None, error) {
-		return nil, a.catalog.SetTagLabels(ctx, in.Namespace, in.Body)
+		return nil, a.protection.SetTagLabels(ctx, in.Namespace, in.Body)
 	})
 }
 
@@ -210,7 +212,7 @@ func (a *API) getTag(ctx context.Context, in *api.TagItem) (*api.ListedTag, erro
 	if err := server.CheckTag(in.Tag); err != nil {
 		return nil, err
 	}
-	page, err := a.catalog.BrowseTags(ctx, in.Repository, catalog.TagQuery{Exact: in.Tag, Limit: 1})
+	page, err := a.browser.Tags(ctx, in.Repository, browse.TagQuery{Exact: in.Tag, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +221,7 @@ func (a *API) getTag(ctx context.Context, in *api.TagItem) (*api.ListedTag, erro
 			WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
 	}
 	out := newListedTag(page.Tags[0], a.pullsOf(ctx, page))
-	rule, err := a.catalog.ProtectionOf(ctx, in.Repository, in.Tag)
+	rule, err := a.protection.Of(ctx, in.Repository, in.Tag)
 	out.IsProtected = rule != nil || out.Immutable
 	if rule != nil && a.may(ctx, auth.Maintain, auth.OfRepository(in.Repository)) {
 		out.ProtectedBy = rule.Pattern.String() + " of " + rule.Scope.String()
@@ -283,7 +285,7 @@ func (a *API) changeTag(ctx context.Context, tag api.TagItem, change api.MovedTa
 // mayMakeImmutable returns an error if the client may not make the tag immutable or undo that. A
 // client that sends back what it got changes nothing, and needs no right for it.
 func (a *API) mayMakeImmutable(ctx context.Context, tag api.TagItem, on bool) (changes bool, err error) {
-	page, err := a.catalog.BrowseTags(ctx, tag.Repository, catalog.TagQuery{Exact: tag.Tag, Limit: 1})
+	page, err := a.browser.Tags(ctx, tag.Repository, browse.TagQuery{Exact: tag.Tag, Limit: 1})
 	if err != nil {
 		return false, err
 	}
@@ -323,20 +325,20 @@ func (a *API) addProtection() {
 		if err != nil {
 			return nil, err
 		}
-		return nil, a.catalog.DeleteProtectionRule(ctx, protectionScope(in.At), id)
+		return nil, a.protection.Delete(ctx, protectionScope(in.At), id)
 	})
 }
 
-func protectionScope(at api.At) catalog.ProtectionScope {
-	return catalog.ProtectionScope{Repository: at.Repository, Namespace: at.Namespace}
+func protectionScope(at api.At) protection.Scope {
+	return protection.Scope{Repository: at.Repository, Namespace: at.Namespace}
 }
 
 func (a *API) listProtection(ctx context.Context, in *api.ProtectionQuery) (*api.ProtectionList, error) {
-	var after catalog.RulePlace
+	var after protection.Place
 	if _, err := parseCursor(in.NextPage, "rule", &after); err != nil {
 		return nil, err
 	}
-	rules, more, err := a.catalog.ProtectionRules(ctx, protectionScope(in.At), after, in.Most())
+	rules, more, err := a.protection.List(ctx, protectionScope(in.At), after, in.Most())
 	out := &api.ProtectionList{Rules: []api.ProtectionRule{}}
 	for _, r := range rules {
 		out.Rules = append(out.Rules, api.ProtectionRule{
@@ -345,7 +347,7 @@ func (a *API) listProtection(ctx context.Context, in *api.ProtectionQuery) (*api
 	}
 	if more {
 		last := rules[len(rules)-1]
-		out.NextPage = cursor("rule", catalog.RulePlace{Created: last.Created, ID: last.ID})
+		out.NextPage = cursor("rule", protection.Place{Created: last.Created, ID: last.ID})
 	}
 	return out, err
 }
@@ -355,6 +357,6 @@ func (a *API) createProtection(ctx context.Context, in *api.ProtectionNew) (*api
 	if err != nil {
 		return nil, server.Refusal(http.StatusBadRequest, "pattern: %v", err).WithDetail(map[string]string{"field": "pattern"})
 	}
-	rule, err := a.catalog.CreateProtectionRule(ctx, protectionScope(in.At), pattern)
+	rule, err := a.protection.Create(ctx, protectionScope(in.At), pattern)
 	return &api.CreatedRule{UUID: rule.ID.String(), Warnings: pattern.Warnings()}, err
 }

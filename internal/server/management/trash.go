@@ -8,7 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -19,7 +19,7 @@ func (a *API) addTrash() {
 		list, next, err := a.listTrash(ctx, in.Namespace, in.Cursor, in.Limit)
 		return &api.TrashList{Items: list, Next: next}, err
 	})
-	serve(a, api.GetTrash, func(ctx context.Context, in *api.TrashItem) (*catalog.Trashed, error) {
+	serve(a, api.GetTrash, func(ctx context.Context, in *api.TrashItem) (*trash.Trashed, error) {
 		t, err := a.trashed(ctx, in.ID)
 		return &t, err
 	})
@@ -32,7 +32,7 @@ func (a *API) addTrash() {
 			return nil, err
 		}
 		defer a.server.Forget() // roles and the visibility that the name had meanwhile
-		name, err := a.catalog.RestoreTrashed(ctx, in.ID, in.Body.As)
+		name, err := a.trash.Restore(ctx, in.ID, in.Body.As)
 		return &api.RestoredTrash{Name: name}, err
 	})
 	serve(a, api.PurgeTrash, func(ctx context.Context, in *api.TrashItem) (*api.None, error) {
@@ -43,14 +43,14 @@ func (a *API) addTrash() {
 		if err != nil {
 			return nil, err
 		}
-		return nil, a.catalog.PurgeTrashed(ctx, in.ID)
+		return nil, a.trash.Purge(ctx, in.ID)
 	})
 }
 
 // checkRestoreName returns an error, with status 400, for a name that can't be a repository's or a
 // namespace's. It returns DENIED for a new name from a client that may not make a repository or
 // a namespace of this name.
-func (a *API) checkRestoreName(ctx context.Context, t catalog.Trashed, as string) error {
+func (a *API) checkRestoreName(ctx context.Context, t trash.Trashed, as string) error {
 	wrong := func(why string) error {
 		return server.Refusal(http.StatusBadRequest, "as: %.80q %s", as, why).WithDetail(map[string]string{"field": "as"})
 	}
@@ -70,15 +70,15 @@ func (a *API) checkRestoreName(ctx context.Context, t catalog.Trashed, as string
 
 // listTrash lists a page of what the client may restore. The cursor of the next page is the id of
 // an item that the client has seen, and there is one only if the next page has an item.
-func (a *API) listTrash(ctx context.Context, namespace, cursor string, limit int) (shown []catalog.Trashed, next string, err error) {
+func (a *API) listTrash(ctx context.Context, namespace, cursor string, limit int) (shown []trash.Trashed, next string, err error) {
 	refused := a.server.Authorize(ctx, auth.Operate, auth.Registry)
 	if refused != nil && (namespace == "" || oci.CodeOf(refused) != oci.Denied) {
 		return nil, "", refused
 	}
-	shown = []catalog.Trashed{}
+	shown = []trash.Trashed{}
 	for more := true; more && len(shown) <= limit; more = cursor != "" {
-		var list []catalog.Trashed
-		if list, cursor, err = a.catalog.Trash(ctx, namespace, cursor, limit+1); err != nil {
+		var list []trash.Trashed
+		if list, cursor, err = a.trash.List(ctx, namespace, cursor, limit+1); err != nil {
 			return nil, "", err
 		}
 		may, err := a.mayRestore(ctx, list)
@@ -103,7 +103,7 @@ func (a *API) listTrash(ctx context.Context, namespace, cursor string, limit int
 
 // mayRestore says of each item whether the client may restore it: whether it operates the registry,
 // or has the access by which it might delete the item.
-func (a *API) mayRestore(ctx context.Context, list []catalog.Trashed) ([]bool, error) {
+func (a *API) mayRestore(ctx context.Context, list []trash.Trashed) ([]bool, error) {
 	repositories, namespaces := make([]auth.Deleted, len(list)), make([]auth.Deleted, len(list))
 	for i, t := range list {
 		if t.IsNamespace() {
@@ -148,7 +148,7 @@ func (a *API) allowsDeleted(ctx context.Context, access auth.Access, places []au
 
 // checkPurge returns DENIED if the client doesn't administer the namespace of something that it may
 // restore.
-func (a *API) checkPurge(ctx context.Context, t catalog.Trashed) error {
+func (a *API) checkPurge(ctx context.Context, t trash.Trashed) error {
 	may, err := a.allowsDeleted(ctx, auth.Administer, []auth.Deleted{{Namespace: t.NamespaceID, Resource: auth.OfNamespace(t.Namespace)}})
 	if err == nil && !may[0] {
 		err = oci.Errorf(oci.Denied, "deleting %s for good needs the role administrator in namespace %s", t.Name, t.Namespace)
@@ -158,19 +158,19 @@ func (a *API) checkPurge(ctx context.Context, t catalog.Trashed) error {
 
 // trashed returns something in the trash that the client may restore. The error for anything
 // else is the same as for what isn't in the trash.
-func (a *API) trashed(ctx context.Context, id string) (catalog.Trashed, error) {
-	t, err := a.catalog.TrashedItem(ctx, id)
+func (a *API) trashed(ctx context.Context, id string) (trash.Trashed, error) {
+	t, err := a.trash.Item(ctx, id)
 	if err != nil && oci.CodeOf(err) != oci.NameUnknown {
-		return catalog.Trashed{}, err
+		return trash.Trashed{}, err
 	}
-	may, refused := a.mayRestore(ctx, []catalog.Trashed{t})
+	may, refused := a.mayRestore(ctx, []trash.Trashed{t})
 	switch {
 	case refused != nil: // without an account, nobody learns what is in the trash
-		return catalog.Trashed{}, refused
+		return trash.Trashed{}, refused
 	case err != nil:
-		return catalog.Trashed{}, err
+		return trash.Trashed{}, err
 	case !may[0]:
-		return catalog.Trashed{}, catalog.TrashUnknown(id)
+		return trash.Trashed{}, trash.Unknown(id)
 	}
 	return t, nil
 }

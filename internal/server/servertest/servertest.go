@@ -24,11 +24,15 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
 	"github.com/purser-registry/purser/internal/server/login"
@@ -44,6 +48,8 @@ type Registry struct {
 	Management   func() *management.API // made when it is first used
 	UI           *ui.UI
 	Catalog      *catalog.Catalog
+	Quotas       *quota.Keeper // those of the catalog
+	Trash        *trash.Can
 	DB           *db.DB
 	DSN          string
 	Dir          string        // of the blobs
@@ -63,6 +69,7 @@ type Options struct {
 	StoreTrouble func(error) blob.Trouble // nil: blob.TroubleOf
 	// NewCatalog makes a catalog with other options, for a test that sets Catalog.
 	NewCatalog func(change func(*catalog.Options)) *catalog.Catalog
+	TrashKeep  time.Duration // how long what is deleted stays in the trash. 0: there is no trash
 	Log        *slog.Logger
 	Recorder   *pullstats.Recorder
 
@@ -108,8 +115,9 @@ func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Regist
 		t.Fatal(err)
 	}
 	r := &Registry{DB: d, DSN: dsn, Dir: dir, Log: new(LogBuffer), Metrics: &Metrics{Registry: prometheus.NewRegistry()}}
+	r.Quotas = quota.New(quota.Options{DB: d, Log: quiet})
 	newCatalog := func(change func(*catalog.Options)) *catalog.Catalog {
-		o := catalog.Options{DB: d, Replica: id, Log: quiet, Store: store,
+		o := catalog.Options{DB: d, Replica: id, Quotas: r.Quotas, Log: quiet, Store: store,
 			Look: func(ctx context.Context, key string, size int64) (string, error) {
 				return blob.Look(ctx, store, key, size)
 			}}
@@ -149,6 +157,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	}
 	store := blob.Mark(o.Store, o.StoreTrouble)
 	o.Distribution.Server, o.Distribution.Catalog, o.Distribution.Store = r.Handler, o.Catalog, store
+	o.Distribution.Browser, o.Management.Browser = browse.New(o.Catalog), browse.New(o.Catalog)
+	r.Trash = trash.New(trash.Options{Catalog: o.Catalog, Keep: o.TrashKeep})
+	o.Distribution.Quotas, o.Management.Quotas, o.Management.Trash = r.Quotas, r.Quotas, r.Trash
 	o.Distribution.Log, o.Distribution.Recorder, o.Distribution.LimitMetrics = o.Log, o.Recorder, o.Server.Limits.Metrics
 	if r.Distribution, err = distribution.New(o.Distribution); err != nil {
 		t.Fatal(err)
@@ -157,6 +168,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	o.Management.Log, o.Management.Recorder = o.Log, o.Recorder
 	if p := o.Management.Autoprune; p != nil {
 		o.Management.Forecasts = forecast.New(p.Repositories, p.Policies)
+	}
+	if o.Management.Protection == nil {
+		o.Management.Protection = protection.New(protection.Options{DB: r.DB})
 	}
 	if o.Management.Holds == nil {
 		if o.Management.Holds, err = hold.New(hold.Options{DB: r.DB, Log: o.Log}); err != nil {

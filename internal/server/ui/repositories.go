@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 )
 
 // repositoryRow is a repository in a list.
@@ -64,7 +64,7 @@ func showNamespaces(q *request) error {
 	type data struct {
 		Query      string
 		Address    registryAddress
-		Namespaces []catalog.NamespaceInfo
+		Namespaces []browse.NamespaceInfo
 		Pages      pages
 	}
 	return q.show("namespaces", page{

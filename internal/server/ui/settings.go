@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/policy"
+	"github.com/purser-registry/purser/internal/protection"
 )
 
 func (u *UI) addSettings() { u.addPlace("/settings", showSettings, changeSettings) }
@@ -47,7 +47,7 @@ type settingsData struct {
 	Prune       *api.PruneState
 	Quota       *api.QuotaView
 	SeesQuota   bool
-	Labels      *catalog.TagLabels // nil: hidden, or a repository
+	Labels      *protection.TagLabels // nil: hidden, or a repository
 	MayDelete   bool
 	Typed       url.Values // of a form that the registry refused
 }
@@ -246,7 +246,7 @@ func changeSettings(q *request) error {
 			}})
 		}
 	case "labels":
-		body := catalog.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
+		body := protection.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
 		_, err = run(q, api.SetTagLabels, api.TagLabelsChange{InNamespace: api.InNamespace{Namespace: p.namespace}, Body: body})
 	case "quota":
 		err = q.saveQuota(p)

@@ -8,14 +8,12 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // withTrash keeps what is deleted for a day.
-func withTrash(o *servertest.Options) {
-	o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.TrashKeep = 24 * time.Hour })
-}
+func withTrash(o *servertest.Options) { o.TrashKeep = 24 * time.Hour }
 
 func TestSettingsOfRepository(t *testing.T) {
 	t.Parallel()
@@ -97,9 +95,9 @@ func TestSettingsOfNamespace(t *testing.T) {
 	want(t, page, `name="expires_after" value="true">`, `name="immutable" value="true">`)
 	r.send(t, path, url.Values{"do": {"labels"}, "expires_after": {"true"}}).WantStatus(t, 303)
 	want(t, r.page(t, 200, path), `name="expires_after" value="true" checked>`, `name="immutable" value="true">`)
-	var labels catalog.TagLabels
+	var labels protection.TagLabels
 	r.Manage(t, "GET", "/organization/acme/taglabels", "").Into(t, 200, &labels)
-	if labels != (catalog.TagLabels{Expiry: true}) {
+	if labels != (protection.TagLabels{Expiry: true}) {
 		t.Errorf("labels %+v", labels)
 	}
 	r.send(t, path, url.Values{"do": {"defaults"}, "defaults": {"off"}}).WantStatus(t, 303)

@@ -5,14 +5,14 @@ import (
 	"net/http"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 )
 
 func (u *UI) addTrash() { u.add("/ui/trash", showTrash, changeTrash) }
 
 type trashData struct {
 	scopedList
-	Items []catalog.Trashed
+	Items []trash.Trashed
 	Pages pages
 }
 
@@ -23,7 +23,7 @@ func showTrash(q *request) error {
 	namespace := q.query("namespace")
 	if q.URL.Query().Has("deleted") {
 		id := q.query("deleted")
-		var t catalog.Trashed
+		var t trash.Trashed
 		err := error(nil)
 		if id != "" {
 			t, err = run(q, api.GetTrash, api.TrashItem{ID: id})

@@ -27,7 +27,7 @@ func furnished(t *testing.T) (o *office, root *servertest.Registry) {
 		}
 	}
 	o = newOffice(t, func(o *servertest.Options, d *db.DB) {
-		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.TrashKeep = time.Hour })
+		o.TrashKeep = time.Hour
 		var err error
 		o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, AllowPrivateHooks: true, Log: o.Log})
 		must(err)

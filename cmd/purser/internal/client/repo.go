@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 )
 
 func repoCommand(src *command.Source) *cobra.Command {
@@ -188,7 +189,7 @@ func atLeast(n catalog.Count) string {
 
 // sizes formats, for a repository or namespace, the size of all its blobs (`all`), and the
 // size of the blobs that nothing else uses (`own`).
-func sizes(s catalog.Size) (all, own string) {
+func sizes(s browse.Size) (all, own string) {
 	atLeast := ""
 	if !s.Exact {
 		atLeast = "at least "

@@ -12,7 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
@@ -273,7 +273,7 @@ func namespaceLabelsCommand(src *command.Source) *cobra.Command {
 		Example: "  purser namespace labels app --expires-after\n  purser namespace labels app --expires-after=false --immutable",
 	}
 	format := command.AddFormat(cmd)
-	var want catalog.TagLabels
+	var want protection.TagLabels
 	cmd.Flags().BoolVar(&want.Expiry, "expires-after", false, "let labels give tags an expiration")
 	cmd.Flags().BoolVar(&want.Immutable, "immutable", false, "let labels make tags immutable")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {

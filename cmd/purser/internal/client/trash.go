@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 )
 
 func trashCommand(src *command.Source) *cobra.Command {
@@ -38,7 +39,7 @@ func addPurge(cmd *cobra.Command) (purge *bool, fate func() string) {
 }
 
 // listTrash returns what is in the trash, of a namespace or ("") of all.
-func listTrash(ctx context.Context, c *api.Client, namespace string) ([]catalog.Trashed, error) {
+func listTrash(ctx context.Context, c *api.Client, namespace string) ([]trash.Trashed, error) {
 	list, _, err := api.List(ctx, c, api.ListTrash, api.TrashQuery{Namespace: namespace}, 0)
 	return list, err
 }

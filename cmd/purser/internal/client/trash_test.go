@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 )
 
 // TestTrashByName: the commands of the trash take the names that "trash list" shows, as well as ids.
@@ -24,15 +24,15 @@ func TestTrashByName(t *testing.T) {
 			w.Write([]byte(`{"status": 403, "detail": "no", "error_type": "insufficient_scope"}`)) //nolint:errcheck // the client notices
 			return
 		}
-		page := map[string]any{"items": []catalog.Trashed{{ID: "repository-1", Name: "team/app"}}, "next": "repository-1"}
+		page := map[string]any{"items": []trash.Trashed{{ID: "repository-1", Name: "team/app"}}, "next": "repository-1"}
 		if r.URL.Query().Get("cursor") != "" {
-			page = map[string]any{"items": []catalog.Trashed{
+			page = map[string]any{"items": []trash.Trashed{
 				{ID: "repository-2", Name: "team/twice"}, {ID: "repository-3", Name: "team/twice"}, {ID: "namespace-4", Name: "old"},
 				{ID: "namespace-6", Name: "repository-7"}, {ID: "repository-7", Name: "team/other"}}}
 		}
 		// The namespace of gone/app is in the trash too, so only the whole list has it.
 		if r.URL.Query().Get("namespace") == "" && r.URL.Query().Get("cursor") == "" {
-			page["items"] = append(page["items"].([]catalog.Trashed), catalog.Trashed{ID: "repository-5", Name: "gone/app"})
+			page["items"] = append(page["items"].([]trash.Trashed), trash.Trashed{ID: "repository-5", Name: "gone/app"})
 		}
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(page) //nolint:errcheck // the client notices

@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -160,7 +161,7 @@ func completeExplainable(src *command.Source, cmd *cobra.Command, args []string,
 		return nil, goesOn
 	}
 	defer d.Close()
-	list, _, err := catalog.New(catalog.Options{DB: d, CacheOff: true, Log: log}).BrowseRepositories(ctx, catalog.Everyone, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: word}, Limit: 100})
+	list, _, err := browse.New(catalog.New(catalog.Options{DB: d, CacheOff: true, Log: log})).Repositories(ctx, browse.Everyone, browse.RepositoryQuery{NameFilter: browse.NameFilter{Prefix: word}, Limit: 100})
 	if err != nil {
 		return nil, goesOn
 	}

@@ -17,11 +17,15 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/clock"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
 	"github.com/purser-registry/purser/internal/server/login"
@@ -62,11 +66,11 @@ func (p *dependencies) open(cfg *config.Config) (err error) {
 }
 
 // newCatalog makes the catalog according to the settings.
-func newCatalog(cfg *config.Config, p dependencies) *catalog.Catalog {
+func newCatalog(cfg *config.Config, quotas *quota.Keeper, p dependencies) *catalog.Catalog {
 	return catalog.New(catalog.Options{
-		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
-		SparseIndexes: cfg.Manifests.SparseIndexes, TrashKeep: cfg.Trash.Keep, MostProtectionRules: cfg.Limits.ProtectionRules,
-		CheckTime: p.clocks.CheckTime,
+		DB: p.db, Background: p.reviews, Replica: p.replica, Quotas: quotas, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		SparseIndexes: cfg.Manifests.SparseIndexes,
+		CheckTime:     p.clocks.CheckTime,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
@@ -81,7 +85,9 @@ func newCatalog(cfg *config.Config, p dependencies) *catalog.Catalog {
 
 // assemble makes the registry's HTTP handler and its background workers.
 func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, []func(context.Context) error, error) {
-	c := newCatalog(cfg, p)
+	quotas := quota.New(quota.Options{DB: p.db, TrashKeep: cfg.Trash.Keep, Log: p.log})
+	c := newCatalog(cfg, quotas, p)
+	can := trash.New(trash.Options{Catalog: c, Background: p.reviews, Keep: cfg.Trash.Keep, CheckTime: p.clocks.CheckTime})
 	garbage := backend.NewCollector(cfg, c, p.db, p.reviews, p.clocks, p.log)
 	err := backend.Patiently(ctx, cfg, p.log, func() error { return garbage.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
 	if err != nil {
@@ -120,7 +126,9 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		return nil, nil, err
 	}
 	handler, err := p.mount(cfg, front, access, management.Options{
-		Catalog: c, Checks: p.checks, Autoprune: pruner, Forecasts: forecast.New(pruner.Repositories, pruner.Policies), Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
+		Catalog: c, Browser: browse.New(c), Quotas: quotas, Trash: can,
+		Protection: protection.New(protection.Options{DB: p.db, Most: cfg.Limits.ProtectionRules}),
+		Checks:     p.checks, Autoprune: pruner, Forecasts: forecast.New(pruner.Repositories, pruner.Policies), Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage}, Clocks: p.clocks,
 	})
@@ -146,7 +154,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	workers = append(workers, quotaWorker(c, notices, p, p.loops), purger(c, p, p.loops), backupWorker(p, p.loops), diskWorker(p), p.clocks.Run)
+	workers = append(workers, quotaWorker(quotas, notices, p, p.loops), purger(can, p, p.loops), backupWorker(p, p.loops), diskWorker(p), p.clocks.Run)
 	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 
@@ -160,7 +168,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 	o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
 	o.GC.MaxFailures, o.GC.UploadAge = cfg.GC.SetAsideAfter, backend.UploadAge(cfg)
 	oci, err := distribution.New(distribution.Options{
-		Server: front, Catalog: o.Catalog, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,
+		Server: front, Catalog: o.Catalog, Browser: o.Browser, Quotas: o.Quotas, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		UploadMaxAge: cfg.Uploads.MaxAge, Uploads: cfg.Uploads.MaxOpen, ClientUploads: cfg.Uploads.MaxClientOpen,
 		AccountUploads: cfg.Uploads.MaxAccountOpen,

@@ -8,6 +8,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/trash"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/worker"
@@ -89,8 +90,8 @@ const purgeLook = time.Minute
 // purger makes the worker that deletes for good what was in the trash for as long as it was to be
 // kept. It runs whatever trash.keep is, since the trash may have something from before the setting
 // was changed. Any number of processes may run it.
-func purger(c *catalog.Catalog, p dependencies, loops *worker.Metrics) func(context.Context) error {
+func purger(can *trash.Can, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
-		Name: "trash", Log: p.log, Metrics: loops, Idle: purgeLook, May: p.clocks.Check, Batch: c.PurgeExpired,
+		Name: "trash", Log: p.log, Metrics: loops, Idle: purgeLook, May: p.clocks.Check, Batch: can.PurgeExpired,
 	}).Run
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -24,7 +24,7 @@ const (
 // quotaWorker makes the worker that counts the content of namespaces with a new quota, tells the
 // webhook of the settings (autoprune.webhook) which namespaces reach their limits, and measures
 // how full quotas are. Any number of processes may run it.
-func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) func(context.Context) error {
+func quotaWorker(quotas *quota.Keeper, notices *webhook.Sender, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	ratio := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "purser_quota_used_ratio",
 		Help: "Which part of a namespace's quota is used, at the last look: of bytes, repositories or tags. Of the 1,000 namespaces that are nearest to a limit.",
@@ -34,19 +34,19 @@ func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, lo
 		Help: "Namespaces with a quota that purser_quota_used_ratio leaves out: each is farther from its limits than all that it shows.",
 	})
 	p.metrics.MustRegister(ratio, unshown)
-	tell := func(ctx context.Context, tx pgx.Tx, n catalog.QuotaNotice) error {
+	tell := func(ctx context.Context, tx pgx.Tx, n quota.Notice) error {
 		event := "quota.soft"
-		if n.Kind == catalog.QuotaReject {
+		if n.Kind == quota.Reject {
 			event = "quota.hard"
 		}
 		return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: n})
 	}
 	batch := func(ctx context.Context) (bool, error) {
-		more, err := c.CountQuotas(ctx)
+		more, err := quotas.Count(ctx)
 		if err != nil {
 			return false, err
 		}
-		told, err := c.TellQuotas(ctx, tell)
+		told, err := quotas.Tell(ctx, tell)
 		for _, n := range told {
 			p.log.WarnContext(ctx, "a namespace reaches its quota", "namespace", n.Namespace, "quota", n.Quota, "type", n.Kind,
 				"threshold_percent", n.Percent, "limit", n.Limit, "used", n.Used)
@@ -60,25 +60,25 @@ func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, lo
 		Name: "quotas", Log: p.log, Metrics: loops, Idle: quotaLook,
 		Batch: func(ctx context.Context) (bool, error) {
 			more, err := batch(ctx)
-			return more, errors.Join(err, measureQuotas(ctx, c, ratio, unshown))
+			return more, errors.Join(err, measureQuotas(ctx, quotas, ratio, unshown))
 		},
 	}).Run
 }
 
 // measureQuotas updates the metrics of how full quotas are, and of how many it doesn't show. If that
 // can't be known, the first has no series, rather than the last ones, and the other is NaN.
-func measureQuotas(ctx context.Context, c *catalog.Catalog, ratio *prometheus.GaugeVec, unshown prometheus.Gauge) error {
-	type quota struct{ namespace, what string }
-	now := map[quota]float64{}
-	more, err := c.QuotaRatios(ctx, quotaSeries, func(namespace, what string, used float64) { now[quota{namespace, what}] = used })
+func measureQuotas(ctx context.Context, quotas *quota.Keeper, ratio *prometheus.GaugeVec, unshown prometheus.Gauge) error {
+	type limit struct{ namespace, what string }
+	now := map[limit]float64{}
+	more, err := quotas.Ratios(ctx, quotaSeries, func(namespace, what string, used float64) { now[limit{namespace, what}] = used })
 	ratio.Reset()
 	if err != nil {
 		unshown.Set(math.NaN())
 		return err
 	}
 	unshown.Set(float64(more))
-	for q, used := range now {
-		ratio.WithLabelValues(q.namespace, q.what).Set(used)
+	for l, used := range now {
+		ratio.WithLabelValues(l.namespace, l.what).Set(used)
 	}
 	return nil
 }

@@ -1,0 +1,160 @@
+package browse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// maxHolders is the maximum number of tags, and of indexes, that ManifestDetails names as
+// references to the manifest.
+const maxHolders = 100
+
+// ManifestDetails describes one manifest.
+type ManifestDetails struct {
+	catalog.Manifest
+	Repository int64 // id
+	CreatedAt  time.Time
+	// Size is the size in bytes of the manifest together with its configuration and layers.
+	// For an index it is the size of the index, of the blobs that it lists, and of its
+	// manifests; a layer that several of these manifests share counts several times.
+	Size      int64
+	Tags      []string      // up to 100 that point to it, by name
+	TagCount  catalog.Count // counted up to 1000
+	Indexes   []oci.Digest  // the first 100 that list it
+	Referrers catalog.Count // manifests whose subject it is, counted up to 1000
+	in        repository
+}
+
+// DescribeManifest returns the details of a manifest of a repository. Errors: NAME_UNKNOWN,
+// MANIFEST_UNKNOWN. Its SQL looks rows up by a range of one id, in the order of this id: only one
+// index has this order, so the planner can't choose another one that reads the whole repository.
+func (b *Browser) DescribeManifest(ctx context.Context, path string, d oci.Digest) (m ManifestDetails, err error) {
+	m.Digest = d
+	var r repository
+	var id int64
+	err = b.db.Pool.QueryRow(ctx, `
+		SELECT r.top_level_namespace_id, r.id, COALESCE(m.id, 0)
+		FROM live_repositories r
+		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+			AND m.repository_id = r.id AND m.digest = $2
+		WHERE r.path = $1`, path, d.Bytes()).Scan(&r.namespace, &r.id, &id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return m, catalog.NameUnknown(path)
+	case err != nil:
+		return m, fmt.Errorf("describing manifest %s of %s: %w", d, path, err)
+	case id == 0:
+		return m, catalog.ManifestUnknown(path, d.String())
+	}
+	m.Repository, m.in = r.id, r
+	var tags, referrers int64
+	var indexes [][]byte
+	err = b.db.Pool.QueryRow(ctx, `
+		SELECT m.media_type, m.payload, m.created_at, m.size,
+			ARRAY(SELECT name FROM (SELECT name FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT $6) pointing
+				ORDER BY name LIMIT $5),
+			(SELECT count(*) FROM (SELECT FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT $6) counted),
+			(SELECT count(*) FROM (SELECT FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = m.digest ORDER BY id LIMIT $6) counted),
+			ARRAY(SELECT above.digest FROM (
+					SELECT parent_id FROM manifest_references
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = m.id
+					ORDER BY parent_id LIMIT $5) x
+				CROSS JOIN LATERAL (
+					SELECT digest FROM manifests
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN x.parent_id AND x.parent_id ORDER BY id LIMIT 1) above)
+		FROM purser_sized_manifest($1, $2, $3, $4) m`,
+		r.namespace, r.id, id, oci.MaxDescriptors, maxHolders, catalog.MostCounted+1).
+		Scan(&m.MediaType, &m.Payload, &m.CreatedAt, &m.Size, &m.Tags, &tags, &referrers, &indexes)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return m, catalog.ManifestUnknown(path, d.String())
+	case err != nil:
+		return m, fmt.Errorf("describing manifest %s of %s: %w", d, path, err)
+	}
+	m.CreatedAt, m.TagCount, m.Referrers = m.CreatedAt.UTC(), catalog.CountedUpTo(tags), catalog.CountedUpTo(referrers)
+	for _, raw := range indexes {
+		index, err := oci.DigestFromBytes(raw)
+		if err != nil {
+			return m, fmt.Errorf("describing manifest %s of %s: %w", d, path, err)
+		}
+		m.Indexes = append(m.Indexes, index)
+	}
+	return m, nil
+}
+
+// maxOfImage is how many manifests ManifestsOfImage returns at most.
+const maxOfImage = 100
+
+// ManifestsOfImage returns the digests of those manifests of a repository whose configuration has
+// the given digest, and that of the manifest which has this digest itself; at most 100. Error:
+// NAME_UNKNOWN. Like DescribeManifest, it looks up ranges of one value in the order of the only
+// index that has this order.
+func (b *Browser) ManifestsOfImage(ctx context.Context, path string, id oci.Digest) (list []oci.Digest, err error) {
+	r, err := b.catalog.FindRepository(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := b.db.Pool.Query(ctx, `
+		(SELECT digest FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)
+		UNION ALL
+		(SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND configuration_blob_digest BETWEEN $3 AND $3 AND repository_id = $2
+			ORDER BY configuration_blob_digest, repository_id LIMIT $4)`, r.NamespaceID, r.ID, id.Bytes(), maxOfImage-1)
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (oci.Digest, error) {
+			var raw []byte
+			if err := row.Scan(&raw); err != nil {
+				return oci.Digest{}, err
+			}
+			return oci.DigestFromBytes(raw)
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for the manifests of image %s in %s: %w", id, path, err)
+	}
+	return list, nil
+}
+
+// DescribeManifests returns the details of the given manifests, without names of tags and in
+// no particular order. It leaves out manifests that the repository doesn't have. Error:
+// NAME_UNKNOWN. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in
+// package db.
+func (b *Browser) DescribeManifests(ctx context.Context, path string, digests []oci.Digest) ([]TagInfo, error) {
+	r, err := b.lookUp(ctx, path)
+	if err != nil || len(digests) == 0 {
+		return nil, err
+	}
+	wanted := make([][]byte, len(digests))
+	for i, d := range digests {
+		wanted[i] = d.Bytes()
+	}
+	rows, err := b.db.Pool.Query(ctx, `
+		SELECT m.id FROM unnest($3::bytea[]) AS want (digest) CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest OFFSET 0) m`, r.namespace, r.id, wanted)
+	if err != nil {
+		return nil, fmt.Errorf("looking for manifests of %s: %w", path, err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t foundTag, err error) {
+		err = row.Scan(&t.manifest)
+		return t, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for manifests of %s: %w", path, err)
+	}
+	list, err := b.tagInfos(ctx, r, found)
+	if err != nil {
+		return nil, fmt.Errorf("describing manifests of %s: %w", path, err)
+	}
+	return list, nil
+}
