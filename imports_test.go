@@ -96,11 +96,14 @@ var layers = map[string]rule{
 	"internal/auth/identity":  {layer: 2}, // OpenID Connect and LDAP
 	"internal/auth/identity/identitytest": {layer: 2,
 		testing: true},
-	"internal/auth/throttle":       {layer: 3}, // limits on log-ins and requests
-	"internal/auth/session":        {layer: 3}, // log-ins of browsers
-	"internal/acme":                {layer: 3},
-	"internal/acme/acmetest":       {only: true, testing: true, also: []string{"internal/worker", "internal/testtool"}},
-	"internal/pullstats":           {layer: 3},
+	"internal/auth/throttle":     {layer: 3}, // limits on log-ins and requests
+	"internal/auth/session":      {layer: 3}, // log-ins of browsers
+	"internal/acme":              {layer: 3},
+	"internal/acme/acmetest":     {only: true, testing: true, also: []string{"internal/worker", "internal/testtool"}},
+	"internal/pullstats":         {layer: 3, also: []string{"internal/pullstats/statsdb", "internal/pullstats/redispulls"}},
+	"internal/pullstats/statsdb": {layer: 3}, // writes the statistics' database
+	"internal/pullstats/redispulls": {layer: 3, // counts pulls in Redis
+		also: []string{"internal/pullstats/statsdb"}},
 	"internal/pullstats/redistest": {only: true, testing: true},
 	"internal/webhook":             {layer: 3},
 	"internal/gc":                  {layer: 4},
@@ -176,7 +179,7 @@ var clients = []struct {
 		"the S3 client is known to internal/blob/s3, and to its tests' buckets, alone; all others use blob.Store"},
 	{"github.com/danielgtaylor/huma", []string{"internal/api", "internal/server/management"},
 		"huma is the management API's; what its operations do are plain functions of other packages"},
-	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/contrib/redislock"},
+	{"github.com/redis/go-redis", []string{"internal/pullstats/redispulls", "internal/pullstats", "loosefk/contrib/redislock"}, // of pullstats, only tests
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
 	{"github.com/coreos/go-oidc", []string{"internal/auth/identity"},
 		"which claims are trusted is decided in one place"},

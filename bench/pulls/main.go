@@ -33,6 +33,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 type settings struct {
@@ -62,8 +64,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type bench struct {
 	settings
 	db    *db.DB
-	redis *pullstats.Redis
-	where pullstats.Databases
+	redis *redispulls.Client
+	where statsdb.Databases
 	url   string
 	ids   []int64
 	log   *slog.Logger
@@ -91,7 +93,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer b.db.Close()
-	b.where = pullstats.Databases{Log: b.db, Stats: b.db, Alive: catalog.LivingNamespaces}
+	b.where = statsdb.Databases{Log: b.db, Stats: b.db, Alive: catalog.LivingNamespaces}
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
@@ -100,7 +102,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer stop()
-	if b.redis, err = pullstats.NewRedis(b.url, b.db); err != nil {
+	if b.redis, err = redispulls.NewClient(b.url, b.db); err != nil {
 		return err
 	}
 	defer b.redis.Close() //nolint:errcheck // the server ends as well
@@ -182,8 +184,8 @@ func (b *bench) recorder() (*pullstats.Recorder, error) {
 // of the statistics, the second time it updates them.
 func (b *bench) flushing(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
-	metrics := pullstats.NewMetrics(reg)
-	worker, err := pullstats.NewFlushWorker(pullstats.FlushOptions{Databases: b.where, Redis: b.redis, Batch: b.batch, Logger: b.log, Metrics: metrics})
+	metrics := redispulls.NewMetrics(reg)
+	worker, err := redispulls.NewFlushWorker(redispulls.FlushOptions{Databases: b.where, Redis: b.redis, Batch: b.batch, Logger: b.log, Metrics: metrics})
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // putIndex pushes an image index that lists the manifests `children`, and returns its
@@ -64,7 +65,7 @@ func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) 
 // reads the pull statistics as the server's own auto-pruner does, but without Redis.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
-	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}})
+	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: statsdb.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}})
 	if err != nil {
 		t.Fatal(err)
 	}

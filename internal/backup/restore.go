@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
@@ -474,7 +475,7 @@ func (r *restore) finish(ctx context.Context) error {
 // that are still to be counted.
 func beginAnew(ctx context.Context, main, stats *db.DB, transfer bool, log *slog.Logger) (uncounted int64, err error) {
 	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{
-		Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}, Logger: log,
+		Databases: statsdb.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}, Logger: log,
 	})
 	if err != nil {
 		return 0, err
@@ -488,10 +489,10 @@ func beginAnew(ctx context.Context, main, stats *db.DB, transfer bool, log *slog
 	if err := hold.Unreported(ctx, main); err != nil {
 		return 0, err
 	}
-	if err := pullstats.Unrecorded(ctx, stats, 0); err != nil {
+	if err := statsdb.Unrecorded(ctx, stats, 0); err != nil {
 		return 0, err
 	}
-	if err := pullstats.Unchecked(ctx, stats, 0); err != nil {
+	if err := statsdb.Unchecked(ctx, stats, 0); err != nil {
 		return 0, err
 	}
 	return uncounted, webhook.BeginAnew(ctx, main)

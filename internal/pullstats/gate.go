@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 const (
@@ -47,7 +49,7 @@ func (g *gate) passes() bool {
 		return true
 	}
 	reported := time.Duration(g.reported.Load())
-	if g.open.Load() && time.Since(g.base)-reported < goneAfter-trustedSilent {
+	if g.open.Load() && time.Since(g.base)-reported < statsdb.GoneAfter-trustedSilent {
 		return true
 	}
 	return time.Duration(g.failed.Load()) > max(reported, time.Duration(g.closed.Load())+trustedFor)

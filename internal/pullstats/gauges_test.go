@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // gauge returns the value of a gauge, as a scrape would see it.
@@ -22,55 +23,6 @@ func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	}
 	t.Fatalf("there is no metric %s", name)
 	return 0
-}
-
-// Redis dies. The next round fails, and the metrics must say that Redis is down and that the
-// flush is late. When Redis is back, they must say that too. The same holds if PostgreSQL dies
-// first: Redis is looked at all the same.
-func TestGaugesWhenRedisDies(t *testing.T) {
-	t.Parallel()
-	server := startRedis(t)
-	s := open(t, false, 1)
-	reg := prometheus.NewRegistry()
-	m := NewMetrics(reg)
-	w := s.flusher(t, server.open(t, s.stats), func(o *FlushOptions) { o.Metrics = m })
-	_, err := w.round(t.Context())
-	must(t, err)
-	if up := gauge(t, reg, "purser_redis_up"); up != 1 {
-		t.Fatalf("purser_redis_up is %g while Redis works", up)
-	}
-	if keys := gauge(t, reg, "purser_redis_pull_keys"); keys != 0 {
-		t.Fatalf("%g keys in an empty Redis", keys)
-	}
-
-	server.Kill()
-	if _, err := s.stats.Pool.Exec(t.Context(), "UPDATE redisprocessingstate SET last_processed_timestamp = now() - interval '2 h'"); err != nil {
-		t.Fatal(err)
-	}
-	w.due = time.Time{}
-	if _, err := w.round(t.Context()); err == nil {
-		t.Fatal("a flush without Redis succeeds")
-	}
-	if up, lag := gauge(t, reg, "purser_redis_up"), gauge(t, reg, "purser_redis_flush_lag_seconds"); up != 0 || lag < 7200 {
-		t.Errorf("without Redis purser_redis_up is %g, and the lag %g s", up, lag)
-	}
-	for _, name := range []string{"purser_redis_pull_keys", "purser_redis_memory_bytes"} {
-		if n := gauge(t, reg, name); !math.IsNaN(n) {
-			t.Errorf("without Redis %s is still %g", name, n)
-		}
-	}
-
-	// Without the database too, nobody knows the lag, so it must grow.
-	lost := dbtest.New(t)
-	lost.Close()
-	w.opt.Stats = lost
-	m.redis.growing.since = time.Now().Add(-3 * time.Hour)
-	if _, err := w.round(t.Context()); err == nil {
-		t.Fatal("a flush without a database succeeds")
-	}
-	if up, lag := gauge(t, reg, "purser_redis_up"), gauge(t, reg, "purser_redis_flush_lag_seconds"); up != 0 || lag < 3*3600 {
-		t.Errorf("without Redis and PostgreSQL purser_redis_up is %g, and the lag %g s", up, lag)
-	}
 }
 
 // PostgreSQL dies. A worker that counts can't know how late it is, so the lag must grow from when
@@ -90,7 +42,7 @@ func TestLagWhenPostgresDies(t *testing.T) {
 	lost := dbtest.New(t)
 	lost.Close()
 	w.opt.Stats = lost
-	m.growing.since = m.growing.since.Add(-time.Hour)
+	m.growing.Seconds(statsdb.LagKnown(time.Duration(before*float64(time.Second))+time.Hour), time.Now())
 	w.due = time.Time{}
 	if _, err := w.round(t.Context()); err == nil {
 		t.Fatal("counting without a database succeeds")

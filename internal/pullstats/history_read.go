@@ -10,21 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
-
-// DayPulls is the number of pulls on one day.
-type DayPulls struct {
-	Day   time.Time // its first moment, in UTC
-	Pulls int64
-}
 
 // History is how many pulls there were on each day of a span of days. The last day is today.
 type History struct {
 	// Since is the first day of the history: nothing is known about earlier days. Of the pulls
 	// of this first day some may be missing. Zero: nothing was ever counted.
 	Since time.Time
-	Days  []DayPulls // the days from Since on, oldest first, those without pulls too
-	Total int64      // pulls of all these days
+	Days  []statsdb.DayPulls // the days from Since on, oldest first, those without pulls too
+	Total int64              // pulls of all these days
 }
 
 // span is the days of a history.
@@ -97,7 +92,7 @@ func (r *Reader) history(ctx context.Context, n int, read func(s span) (pgx.Rows
 	}
 	h.Since = s.since
 	for day := s.from; !day.After(s.to); day = day.AddDate(0, 0, 1) {
-		h.Days = append(h.Days, DayPulls{Day: day})
+		h.Days = append(h.Days, statsdb.DayPulls{Day: day})
 	}
 	rows, err := read(s)
 	if err != nil {
@@ -126,7 +121,7 @@ func (r *Reader) span(ctx context.Context, n int) (s span, err error) {
 	if err != nil {
 		return span{}, fmt.Errorf("reading since when there is a history of pulls: %w", err)
 	}
-	s.since, s.to = dayOf(began), dayOf(s.to)
+	s.since, s.to = statsdb.DayOf(began), statsdb.DayOf(s.to)
 	if r.retention > 0 {
 		s.since = latest(s.since, firstKept(s.to, r.retention))
 	}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -84,44 +84,16 @@ func TestHistoryInRedis(t *testing.T) {
 	}
 }
 
-// A counter that lives for months keeps the last days only, and a field that can't be read is
-// ignored: no pull is lost.
-func TestDaysOfCounters(t *testing.T) {
-	t.Parallel()
-	k := testKey(t)
-	for i := range 40 {
-		k.record(2, midnight.AddDate(0, 0, i))
-		k.record(1, midnight.AddDate(0, 0, i-1)) // late: it counts for the day of the pull before
-	}
-	list := strings.Fields(k.c.HGet(t.Context(), k.key, "days").Val())
-	if day := midnight.AddDate(0, 0, 38).Unix() / 86400; len(list) != 31 || list[30] != fmt.Sprintf("%d:117", day) {
-		t.Errorf("the days are %q", list)
-	}
-	r := counter{count: 120, last: midnight.AddDate(0, 0, 39), ended: parseEnded(strings.Join(list, " "))}
-	want := []dayPulls{{midnight.AddDate(0, 0, 38), 2}, {midnight.AddDate(0, 0, 39), 3}}
-	if got := r.byDay(5); !slices.Equal(got, want) {
-		t.Errorf("the last 5 pulls are %v, want %v", got, want)
-	}
-	if got := r.byDay(120); len(got) != 32 || got[0].pulls != 27 {
-		t.Errorf("all pulls are %v", got)
-	}
-	for _, text := range []string{"", "x", "20000:", ":5", "20000:5 x"} {
-		if r.ended = parseEnded(text); !slices.Equal(r.byDay(120), []dayPulls{{midnight.AddDate(0, 0, 39), 120}}) {
-			t.Errorf("%q: %v", text, r.byDay(120))
-		}
-	}
-}
-
 // counted adds pulls to the statistics, as the workers do.
 func (s *shop) counted(t testing.TB, list ...audit.Entry) {
 	t.Helper()
 	tx, err := s.stats.Pool.Begin(t.Context())
 	must(t, err)
-	sum := newAdder(s.living())
+	sum := statsdb.NewAdder(s.living())
 	for _, e := range list {
-		sum.add(e.RepositoryID, e.Tag, e.Digest, int64(max(e.Pulls, 1)), dayOf(e.Time), e.Time)
+		sum.Add(e.RepositoryID, e.Tag, e.Digest, int64(max(e.Pulls, 1)), statsdb.DayOf(e.Time), e.Time)
 	}
-	must(t, sum.counts().write(t.Context(), tx))
+	must(t, sum.Sums().Write(t.Context(), tx))
 	must(t, tx.Commit(t.Context()))
 }
 
@@ -135,7 +107,7 @@ func (s *shop) reader(t testing.TB, retention time.Duration) *Reader {
 // wantHistory compares the days with pulls of a history with `want`: days ago and pulls.
 func wantHistory(t testing.TB, what string, h History, days int, want map[int]int64) {
 	t.Helper()
-	today, total := dayOf(time.Now()), int64(0)
+	today, total := statsdb.DayOf(time.Now()), int64(0)
 	if len(h.Days) != days {
 		t.Errorf("%s: %d days, want %d", what, len(h.Days), days)
 	}
@@ -162,7 +134,7 @@ func TestReadHistory(t *testing.T) {
 	}
 	s.since(t) // makes the state's row
 	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET history_since = now() - interval '20 days'")
-	at := func(ago int) time.Time { return dayOf(time.Now()).AddDate(0, 0, -ago).Add(time.Minute) }
+	at := func(ago int) time.Time { return statsdb.DayOf(time.Now()).AddDate(0, 0, -ago).Add(time.Minute) }
 	times := func(e audit.Entry, n int) audit.Entry { e.Pulls = n; return e }
 	s.counted(t, times(s.pull(0, "v1", "a", at(5)), 3), s.pull(0, "", "a", at(5)), times(s.pull(1, "v1", "a", at(5)), 50))
 	s.counted(t, times(s.pull(0, "v1", "b", at(2)), 4), times(s.pull(0, "v2", "a", at(0)), 6), times(s.pull(2, "v1", "a", at(0)), 5))
@@ -184,7 +156,7 @@ func TestReadHistory(t *testing.T) {
 			h, err := c.read(n)
 			must(t, err)
 			wantHistory(t, fmt.Sprint(c.what, " ", n), h, days, c.want)
-			if !h.Since.Equal(dayOf(time.Now()).AddDate(0, 0, -20)) {
+			if !h.Since.Equal(statsdb.DayOf(time.Now()).AddDate(0, 0, -20)) {
 				t.Errorf("since %v", h.Since)
 			}
 		}

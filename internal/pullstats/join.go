@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 const (
@@ -56,7 +57,7 @@ type pendingRow struct {
 // from the client's port `port`. The HEAD must not be later than the GET, nor earlier by
 // more than `within`, and no other GET may have used it. Among several such HEADs, pick
 // prefers those from the same port (the same connection), and among these the newest. It
-// returns nil if there is no such HEAD. takeScript applies the same rule in Redis.
+// returns nil if there is no such HEAD. takeScript of package redispulls applies the same rule.
 func pick(heads []*head, at time.Time, port int, within time.Duration) (best *head) {
 	for _, h := range heads {
 		if h.used || h.at.After(at) || at.Sub(h.at) > within {
@@ -132,7 +133,7 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 // the database, by the clock of the statistics' database. HEADs that a process has only sent to
 // Redis, or has in memory, aren't written. The time is at most joinLate ago: written doesn't wait
 // longer for a process that still has older requests to write, nor for one that hasn't reported
-// for goneAfter. The caller must call written before it reads the audit log, so that it reads all
+// for statsdb.GoneAfter. The caller must call written before it reads the audit log, so that it reads all
 // that was written before this time.
 //
 // If a process may have older requests to write, GETs by digest may be joined too early, without
@@ -145,7 +146,7 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 				LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond', min(LEAST(written_to, heads_to))
 					FILTER (WHERE seen_at > now() - $3::bigint * interval '1 microsecond'))) AS at, min(LEAST(written_to, heads_to)) AS least
 			FROM pullrecorders WHERE ended_at IS NULL) r`,
-		w.lag.Microseconds(), joinLate.Microseconds(), goneAfter.Microseconds()).Scan(&at, &late)
+		w.lag.Microseconds(), joinLate.Microseconds(), statsdb.GoneAfter.Microseconds()).Scan(&at, &late)
 	if err == nil && late {
 		_, err = w.opt.Stats.Pool.Exec(ctx,
 			"UPDATE pullstatisticsprocessingstate SET uncounted_at = GREATEST(uncounted_at, $1)", at)
@@ -162,7 +163,7 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 // that no GET can use any more. `alive` has those of the repositories `asked` that exist; they
 // can't be deleted before tx ends. `asked` is in ascending order. `more` says that further GETs
 // from before the time `before` are left.
-func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, asked []int64, alive living, sum adder) (more bool, err error) {
+func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, asked []int64, alive statsdb.Living, sum statsdb.Adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
 		return false, err
@@ -227,21 +228,21 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 // joinGets chooses a HEAD by tag for each GET by digest. If it finds a HEAD, it marks the
 // HEAD as used and adds the GET to `sum` as a pull of the HEAD's tag. HEADs that no GET has
 // used stay in their rows (field `left`).
-func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive living, sum adder) error {
+func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive statsdb.Living, sum statsdb.Adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)
 		if h == nil {
 			continue
 		}
 		h.used, h.row.changed = true, true
-		if g.digest == "" || !alive.has(g.repository) {
+		if g.digest == "" || !alive.Has(g.repository) {
 			continue
 		}
 		d, err := oci.ParseDigest(g.digest)
 		if err != nil {
 			return fmt.Errorf("pull %d: %w", g.id, err)
 		}
-		sum.addTag(g.repository, h.tag, d, g.at)
+		sum.AddTag(g.repository, h.tag, d, g.at)
 	}
 	for _, list := range heads {
 		for _, h := range list {

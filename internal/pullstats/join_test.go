@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 )
 
 // request is a client's request for a manifest: a HEAD or a GET, by tag or, if tag is "", by
@@ -63,7 +64,7 @@ func TestCountsAreWhatClientsDid(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", how, n), func(t *testing.T) {
 				t.Parallel()
 				s := open(t, n == 3, 3)
-				var r *Redis
+				var r *redispulls.Client
 				if how == "redis" {
 					r = startRedis(t).open(t, s.stats)
 				}
@@ -180,7 +181,7 @@ func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 
 // replicas starts n recorders with the metrics m. Their pulls are counted in Redis or, if r
 // is nil, from the audit log.
-func (s *shop) replicas(t testing.TB, r *Redis, n int, m *Metrics) (list replicas) {
+func (s *shop) replicas(t testing.TB, r *redispulls.Client, n int, m *Metrics) (list replicas) {
 	for range n {
 		rec := s.recorder(t, r, func(o *RecorderOptions) { o.Metrics = m })
 		running(t, rec)
@@ -299,7 +300,7 @@ func TestJoinSettings(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {
 		s := open(t, false, 1)
-		var r *Redis
+		var r *redispulls.Client
 		if how == "redis" {
 			r = startRedis(t).open(t, s.stats)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -38,7 +39,7 @@ const (
 
 // LastUsedOptions configures a LastUsedRecorder.
 type LastUsedOptions struct {
-	Databases
+	statsdb.Databases
 	// Every is how often last-used times are written to the database. Default 5 s.
 	Every time.Duration
 	// ClocksFit returns an error while the clocks aren't fit to judge by. Then a stored time stays that
@@ -86,7 +87,7 @@ type lastUsed struct{ at, saved time.Time }
 // NewLastUsedRecorder makes the recorder of a process. It writes nothing until Run or Close
 // is called.
 func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	if o.Every <= 0 {
@@ -304,7 +305,7 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 		ids[i] = o.repository
 	}
 	fit := m.opt.ClocksFit == nil || m.opt.ClocksFit(ctx) == nil
-	err := m.opt.withAlive(ctx, slices.Compact(ids), func(alive living, tx pgx.Tx) error {
+	err := m.opt.WithAlive(ctx, slices.Compact(ids), func(alive statsdb.Living, tx pgx.Tx) error {
 		return upsertLastUsed(ctx, tx, list, alive, fit)
 	})
 	if err != nil {
@@ -322,7 +323,7 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 
 // upsertLastUsed writes times that are later than the stored ones, and with `fit` also instead of those
 // of the future, which are from before the clock was set back.
-func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living, fit bool) error {
+func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive statsdb.Living, fit bool) error {
 	for _, part := range []struct {
 		manifests  bool
 		table, key string
@@ -331,7 +332,7 @@ func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living, f
 		var names []string
 		var times []time.Time
 		for _, o := range list {
-			if o.manifest == part.manifests && alive.has(o.repository) {
+			if o.manifest == part.manifests && alive.Has(o.repository) {
 				repositories, names, times = append(repositories, o.repository), append(names, o.name), append(times, o.at)
 			}
 		}
@@ -359,7 +360,7 @@ func (m *LastUsedRecorder) saveGap(ctx context.Context) error {
 	if n == 0 {
 		return nil
 	}
-	if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
+	if err := statsdb.Unrecorded(ctx, m.opt.Stats, 0); err != nil {
 		return err
 	}
 	m.mu.Lock()

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // liveTimeout bounds the time for reading a repository's counters from Redis.
@@ -17,7 +20,7 @@ var ErrNotLive = errors.New("pulls that aren't counted yet can't be read now")
 
 // Live has the pulls of a repository that Redis has counted and that aren't in the
 // statistics yet (live pulls).
-type Live struct{ tags, manifests map[string]pulled }
+type Live struct{ tags, manifests map[string]statsdb.Sum }
 
 // Tag returns a tag's statistics with its live pulls added.
 func (l Live) Tag(r Row) Row { return added(r, l.tags[r.Name]) }
@@ -31,20 +34,20 @@ func (l Live) Tags() []string { return names(l.tags) }
 // Manifests returns the digests of the manifests that have live pulls.
 func (l Live) Manifests() []string { return names(l.manifests) }
 
-func names(m map[string]pulled) (list []string) {
+func names(m map[string]statsdb.Sum) (list []string) {
 	for name := range m {
 		list = append(list, name)
 	}
 	return list
 }
 
-func added(r Row, p pulled) Row {
-	r.Count += p.count
-	if p.other != "" && !p.lastBoth.Before(r.Last) {
-		r.Other = p.other
+func added(r Row, p statsdb.Sum) Row {
+	r.Count += p.Count
+	if p.Other != "" && !p.OtherAt.Before(r.Last) {
+		r.Other = p.Other
 	}
-	if p.last.After(r.Last) {
-		r.Last = p.last
+	if p.Last.After(r.Last) {
+		r.Last = p.Last
 	}
 	return r
 }
@@ -68,9 +71,9 @@ func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx conte
 		}
 		return Live{}, fmt.Errorf("%w: %w", ErrNotLive, cause)
 	}
-	var has map[counterID]counted
+	var sums statsdb.Sums
 	err := pgx.BeginTxFunc(ctx, r.stats.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		if has, err = countedOf(ctx, tx, idsOf(list)); err != nil {
+		if sums, err = list.Unflushed(ctx, tx); err != nil {
 			return err
 		}
 		inside := *r
@@ -80,31 +83,22 @@ func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx conte
 	if err != nil {
 		return Live{}, err
 	}
-	return sumLive(list, has), nil
+	return Live{byName(sums.Tags), byName(sums.Manifests)}, nil
 }
 
-func (r *Reader) inRedis(ctx context.Context, repository int64) ([]counter, error) {
+func (r *Reader) inRedis(ctx context.Context, repository int64) (redispulls.Counters, error) {
 	if r.redis == nil {
 		return nil, errors.New("there is no Redis")
 	}
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
-	return r.redis.ofRepository(ctx, repository)
+	return r.redis.Unsettled(ctx, repository)
 }
 
-func sumLive(list []counter, has map[counterID]counted) Live {
-	a := newAdder(nil)
-	for _, c := range list {
-		if n, _ := c.uncounted(has[idOf(c.key)]); n > 0 {
-			a.add(c.repository, c.tag, c.digest, n, dayOf(c.last), c.last)
-		}
+func byName(list []statsdb.Sum) map[string]statsdb.Sum {
+	m := make(map[string]statsdb.Sum, len(list))
+	for _, s := range list {
+		m[s.Name] = s
 	}
-	l := Live{map[string]pulled{}, map[string]pulled{}}
-	for k, p := range a.tags {
-		l.tags[k.name] = *p
-	}
-	for k, p := range a.manifests {
-		l.manifests[k.name] = *p
-	}
-	return l
+	return m
 }

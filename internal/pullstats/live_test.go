@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 )
 
 // A client pulls. Before and after each flush, and after flushes that die at one of their
@@ -129,7 +131,7 @@ func TestLiveWithoutRedis(t *testing.T) {
 	server := startRedis(t)
 	r := server.open(t, s.stats)
 	server.Kill()
-	for name, redis := range map[string]*Redis{"none": nil, "away": r} {
+	for name, redis := range map[string]*redispulls.Client{"none": nil, "away": r} {
 		reader, err := NewReader(Options{DB: s.stats, Redis: redis})
 		must(t, err)
 		calls := 0

@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -94,8 +95,8 @@ func open(t testing.TB, apart bool, repositories int) *shop {
 }
 
 // living returns the repositories with their namespace.
-func (s *shop) living() living {
-	l := living{}
+func (s *shop) living() statsdb.Living {
+	l := statsdb.Living{}
 	for _, id := range s.repositories {
 		l[id] = s.namespace
 	}
@@ -104,7 +105,7 @@ func (s *shop) living() living {
 
 func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	t.Helper()
-	o := SyncOptions{Databases: Databases{s.log, s.stats, namespaces}, Logger: quiet}
+	o := SyncOptions{Databases: statsdb.Databases{Log: s.log, Stats: s.stats, Alive: namespaces}, Logger: quiet}
 	for _, f := range change {
 		f(&o)
 	}

@@ -6,22 +6,20 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
-const (
-	// futureAfter is how far in the future a stored time may be, since clocks differ a little.
-	futureAfter = 10 * time.Minute
-	// announcedAfter is how far in the future recorded_since and checks_since may be: a process
-	// that doesn't record moves them ahead (Unrecorded).
-	announcedAfter = 2 * time.Hour
-)
+// announcedAfter is how far in the future recorded_since and checks_since may be: a process
+// that doesn't record moves them ahead (statsdb.Unrecorded).
+const announcedAfter = 2 * time.Hour
 
 // mendTimes sets the times in pullstatisticsprocessingstate that are in the future to the present
 // time: they were written before the database's clock was set back. What they stand for has
 // happened by now, so statistics are complete from now on. Requests that wait to be joined get
 // the present time too; they would otherwise wait for their own time.
 func (w *SyncWorker) mendTimes(ctx context.Context) error {
-	ahead := futureAfter.Microseconds()
+	ahead := statsdb.FutureAfter.Microseconds()
 	done, err := w.opt.Stats.Pool.Exec(ctx, `
 		UPDATE pullstatisticsprocessingstate s SET
 			recorded_since = CASE WHEN s.recorded_since > announced THEN now() ELSE s.recorded_since END,
@@ -53,7 +51,7 @@ func (w *SyncWorker) mendAll(ctx context.Context) error {
 		return err
 	}
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
-		if err := unhurried(ctx, tx); err != nil {
+		if err := statsdb.Unhurried(ctx, tx); err != nil {
 			return err
 		}
 		for _, sql := range []string{
@@ -63,7 +61,7 @@ func (w *SyncWorker) mendAll(ctx context.Context) error {
 				last_check_date = CASE WHEN last_check_date > now() THEN now() ELSE last_check_date END
 			WHERE GREATEST(last_pull_date, last_tag_pull_date, last_check_date) > now() + $1::bigint * interval '1 microsecond'`,
 		} {
-			if _, err := tx.Exec(ctx, sql, futureAfter.Microseconds()); err != nil {
+			if _, err := tx.Exec(ctx, sql, statsdb.FutureAfter.Microseconds()); err != nil {
 				return fmt.Errorf("mending last uses in the future: %w", err)
 			}
 		}

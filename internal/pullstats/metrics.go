@@ -1,13 +1,14 @@
 package pullstats
 
 import (
-	"math"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // Metrics are the metrics of the workers that count pulls.
@@ -21,8 +22,7 @@ type Metrics struct {
 
 	events  *prometheus.CounterVec
 	buffer  prometheus.Gauge
-	redis   redisMetrics
-	growing growingLag // of lag
+	growing statsdb.GrowingLag // of lag
 }
 
 // Values of the label `result` of purser_redis_pull_events_total: they say what became of a
@@ -32,28 +32,6 @@ const (
 	eventLogged     = "logged"
 	eventDropped    = "dropped"
 	eventUnanswered = "unanswered"
-)
-
-// redisMetrics are the metrics of flushing Redis.
-type redisMetrics struct {
-	keys     *prometheus.CounterVec
-	flush    prometheus.Histogram
-	upsert   prometheus.Histogram
-	failures prometheus.Counter
-	live     prometheus.Gauge
-	memory   prometheus.Gauge
-	lag      prometheus.Gauge
-	growing  growingLag // of lag
-	up       prometheus.Gauge
-}
-
-// Values of the label `result` of purser_redis_flush_keys_total: they say what became of a
-// Redis key that was to be flushed.
-const (
-	keyFlushed = "flushed"
-	keyGone    = "gone"
-	keyKept    = "kept"
-	keyInvalid = "invalid"
 )
 
 // Values of the label `result` of purser_pull_statistics_entries_total: they say what
@@ -92,20 +70,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "purser_pulls_total",
 		Help: "Pulls that this process has answered and that count, by namespace. Only the first 100 namespaces have a series of their own; the others share the one without a name.",
 	}, []string{"namespace"})
-	m.redisMetrics(factory)
+	m.eventMetrics(factory)
 	for _, result := range []string{entryCounted, entryElsewhere, entryGone} {
 		m.entries.WithLabelValues(result) // so that the series begins with 0
 	}
 	for _, result := range []string{eventRecorded, eventLogged, eventDropped, eventUnanswered} {
 		m.events.WithLabelValues(result)
 	}
-	for _, result := range []string{keyFlushed, keyGone, keyKept, keyInvalid} {
-		m.redis.keys.WithLabelValues(result)
-	}
 	return m
 }
 
-func (m *Metrics) redisMetrics(factory promauto.Factory) {
+// eventMetrics registers the metrics of pulls for Redis.
+func (m *Metrics) eventMetrics(factory promauto.Factory) {
 	m.events = factory.NewCounterVec(prometheus.CounterOpts{
 		Name: "purser_redis_pull_events_total",
 		Help: "Pulls for Redis: recorded; logged (Redis didn't take them, so they are counted from the audit log); " +
@@ -114,35 +90,6 @@ func (m *Metrics) redisMetrics(factory promauto.Factory) {
 	m.buffer = factory.NewGauge(prometheus.GaugeOpts{
 		Name: "purser_redis_pull_events_waiting", Help: "Pulls in memory that wait for Redis.",
 	})
-	m.redis = redisMetrics{
-		keys: factory.NewCounterVec(prometheus.CounterOpts{
-			Name: "purser_redis_flush_keys_total",
-			Help: "Keys with pulls that were flushed, whose repository is gone, that were kept for another time, or that are no counters of pulls.",
-		}, []string{"result"}),
-		flush: factory.NewHistogram(prometheus.HistogramOpts{
-			Name: "purser_redis_flush_batch_duration_seconds", Help: "Time that it took to flush a batch of keys.",
-			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 5, 30},
-		}),
-		upsert: factory.NewHistogram(prometheus.HistogramOpts{
-			Name: "purser_redis_flush_upsert_duration_seconds", Help: "Time of the transaction that adds a batch to the statistics.",
-			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 5, 30},
-		}),
-		failures: factory.NewCounter(prometheus.CounterOpts{
-			Name: "purser_redis_flush_failures_total", Help: "Runs that failed; what they didn't flush is flushed later.",
-		}),
-		live: factory.NewGauge(prometheus.GaugeOpts{
-			Name: "purser_redis_pull_keys", Help: "Keys of pulls in Redis, when this process last flushed them.",
-		}),
-		memory: factory.NewGauge(prometheus.GaugeOpts{
-			Name: "purser_redis_memory_bytes", Help: "Memory that Redis uses, when this process last looked.",
-		}),
-		lag: factory.NewGauge(prometheus.GaugeOpts{
-			Name: "purser_redis_flush_lag_seconds", Help: "How long ago the last complete flush began, when this process last looked.",
-		}),
-		up: factory.NewGauge(prometheus.GaugeOpts{
-			Name: "purser_redis_up", Help: "Whether Redis answered when this process last looked.",
-		}),
-	}
 }
 
 // maxNamespaces bounds the series of the metric of pulls by namespace.
@@ -200,9 +147,9 @@ func (m *Metrics) failed() {
 	}
 }
 
-func (m *Metrics) lagging(r lagReading) {
+func (m *Metrics) lagging(r statsdb.LagReading) {
 	if m != nil {
-		m.lag.Set(m.growing.seconds(r, time.Now()))
+		m.lag.Set(m.growing.Seconds(r, time.Now()))
 	}
 }
 
@@ -217,86 +164,5 @@ func (m *Metrics) waitingFor(n float64) {
 func (m *Metrics) killed(n int) {
 	if m != nil {
 		m.lost.Add(float64(n))
-	}
-}
-
-func (m *Metrics) flushedKeys(result string, n int) {
-	if m != nil {
-		m.redis.keys.WithLabelValues(result).Add(float64(n))
-	}
-}
-
-func (m *Metrics) flushed(took time.Duration) {
-	if m != nil {
-		m.redis.flush.Observe(took.Seconds())
-	}
-}
-
-func (m *Metrics) upserted(took time.Duration) {
-	if m != nil {
-		m.redis.upsert.Observe(took.Seconds())
-	}
-}
-
-func (m *Metrics) flushFailed() {
-	if m != nil {
-		m.redis.failures.Inc()
-	}
-}
-
-// keysLeft tells how many keys a flush has found, NaN if it didn't see all.
-func (m *Metrics) keysLeft(n float64) {
-	if m != nil {
-		m.redis.live.Set(n)
-	}
-}
-
-// looked sets the metrics about Redis from its status.
-func (m *Metrics) looked(s RedisStatus) {
-	if m == nil {
-		return
-	}
-	m.redis.up.Set(0)
-	m.redis.memory.Set(math.NaN()) // nobody knows
-	if s.Reachable {
-		m.redis.up.Set(1)
-		m.redis.memory.Set(float64(s.Memory))
-		return
-	}
-	m.redis.live.Set(math.NaN()) // the last flush's keys may be gone
-}
-
-// lagReading is what a worker has learned of how far it is behind. Without `known` the lag is
-// unknown, and as long as it is, the metric grows with the time.
-type lagReading struct {
-	behind time.Duration
-	known  bool
-}
-
-func lagKnown(behind time.Duration) lagReading { return lagReading{behind, true} }
-func lagUnknown() lagReading                   { return lagReading{} }
-
-// growingLag is a gauge of a lag. It counts from the last reading on, and at first from the start,
-// so that a worker that can't look doesn't seem to be as far as it was.
-type growingLag struct {
-	mu    sync.Mutex
-	since time.Time // what was made before this time is counted, as far as is known
-}
-
-func (l *growingLag) seconds(r lagReading, now time.Time) float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case r.known:
-		l.since = now.Add(-r.behind)
-	case l.since.IsZero():
-		l.since = now
-	}
-	return now.Sub(l.since).Seconds()
-}
-
-func (m *Metrics) flushLag(r lagReading) {
-	if m != nil {
-		m.redis.lag.Set(m.redis.growing.seconds(r, time.Now()))
 	}
 }

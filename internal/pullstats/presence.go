@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -28,10 +29,6 @@ const (
 	// uses is executed within quietTimeout or not at all.
 	tickTimeout  = 5 * time.Second
 	quietTimeout = 2 * time.Second
-	// goneAfter is how long a process with unwritten pulls may go without reporting before
-	// it counts as killed. (readState treats statistics as incomplete already after 15 s
-	// without a report.)
-	goneAfter = time.Minute
 )
 
 // presence maintains this process's row in the table pullrecorders. With it the process
@@ -277,7 +274,7 @@ var errRow = errors.New("the process's row is gone, or the report was late")
 func (p *presence) write(ctx context.Context, r report) (got answers, err error) {
 	p.reports++
 	args := db.SharedArgs{"id": p.id, "redis": p.r.queue != nil, "written": r.writtenTo, "logged": p.r.opt.Log != nil && !p.gap.Load(),
-		"heads": r.headsTo, "sent": r.sentTo, "by_log": r.fromLog, "answered": p.asked.answered, "gone": goneAfter.Microseconds(),
+		"heads": r.headsTo, "sent": r.sentTo, "by_log": r.fromLog, "answered": p.asked.answered, "gone": statsdb.GoneAfter.Microseconds(),
 		"instance": p.instance, "reports": p.reports, "until": p.now().Add(quietTimeout)}
 	update, insert := reportStatements()
 	scan := func(sql string) error {
@@ -317,4 +314,4 @@ func (p *presence) close(ctx context.Context, lost bool) error {
 
 // lostPulls records that pulls from before now may be missing in the audit log and in the
 // statistics.
-func lostPulls(ctx context.Context, stats *db.DB) error { return Unrecorded(ctx, stats, 0) }
+func lostPulls(ctx context.Context, stats *db.DB) error { return statsdb.Unrecorded(ctx, stats, 0) }

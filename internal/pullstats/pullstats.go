@@ -6,6 +6,11 @@
 // tag or manifest that was not pulled since counting began has no row in the statistics and
 // is left out of answers.
 //
+// Package statsdb adds pulls to the statistics. Package redispulls counts pulls in Redis,
+// and flushes them into the statistics. This package counts pulls from the audit log, and
+// has what both ways of counting share: the Recorder, which decides which of the two counts
+// a pull and sends it there, and the Reader.
+//
 // # Why each pull counts once
 //
 // A [SyncWorker] reads pulls from the audit log in the order of (xid, id): the id of the
@@ -96,57 +101,6 @@
 // All times are by the clock of the statistics' database, exact to about a millisecond: each
 // process measures the offset of its own clock from that clock and corrects its times.
 //
-// # Why each pull in Redis counts once
-//
-// A script in Redis adds each pull to the counter of its tag or manifest. As long as the
-// counter's key exists, the counter only grows. A [FlushWorker] adds to the statistics
-// those pulls of a counter that the statistics don't have yet. In the same transaction it
-// stores, in the table redispullcounters, that all of the counter's pulls are now in the
-// statistics. The FlushWorker takes nothing out of Redis. So after a rollback nothing was
-// counted, and if the outcome of a commit is unknown, the next attempt adds only the pulls
-// that are missing, if any.
-//
-// Before a flush's transaction reads counters from Redis, it takes one lock for the counters
-// of all repositories, and holds it until it ends (lockCounters). So two workers can't add
-// the same pulls, and the later of two transactions has read later values. A worker that
-// stalls while it holds the lock blocks the other workers until PostgreSQL ends its idle
-// transaction; after that the stalled worker can't commit what it has read.
-//
-// When the statistics have all pulls of a counter, the FlushWorker settles the counter: a
-// script sets the counter's key to expire in a minute, unless another pull comes. The
-// script compares the counter's present values with those in the statistics, so a late call
-// of the script doesn't change a counter with newer pulls. After a counter has expired, the
-// next pull makes it again. The new counter starts at 0, and its field `born`, the sequence
-// number of its first pull, is greater than before. If a worker dies before it settles a
-// counter, the next flush settles it.
-//
-// Each flush has a number, the epoch. The flush stores the epoch in Redis before it reads
-// counters, and checks after each read that Redis still has it. If Redis was emptied or
-// restored to an older state, the epoch is missing or too low. Then the flush adds no pulls
-// to the statistics until the pulls that Redis lost have been marked to be counted from the
-// audit log, as far as the log has them (see recount). If only some counters were restored
-// to an older state (on one node of a cluster), they have smaller values than the
-// statistics: the flush adds nothing for them and records that the statistics are complete
-// only from now on.
-//
-// If the statistics' database was restored to an older state, redispullcounters went back
-// together with the counts. So the next flush adds the pulls that are missing, except those
-// of counters that have expired since. Redis then has a greater epoch than the database, by
-// which the FlushWorker notices the restore; it records that the statistics are complete
-// only from now on.
-//
-// Like the SyncWorker, the FlushWorker locks the repositories of the counters until the
-// statistics are committed. Pulls of deleted repositories are recorded as counted in
-// redispullcounters, but added to no statistics. A complete flush finds every counter that
-// exists in Redis; a row of redispullcounters is deleted when complete flushes have not
-// found its counter for a day.
-//
-// For each repository, a set in Redis has the names of the counters that aren't settled. The
-// script that adds a pull also adds the counter to the set, and the script that settles the
-// counter removes it. [Reader.Live] reads the set and its counters first, and then the
-// statistics and redispullcounters in one snapshot. The comment of Live shows that the sum
-// is right.
-//
 // # Why no use is overlooked
 //
 // A judge is a worker that deletes a tag because nobody has used it. It must know all uses, also those
@@ -218,26 +172,6 @@
 // forward makes all processes look silent; therefore a process counts as killed only if it is
 // still silent when it is looked at again.
 //
-// # Why the history has the same pulls
-//
-// The history says how many pulls there were on each day, in UTC: of the registry, and of each
-// namespace, repository, tag and manifest. The statements that add a batch of pulls to the
-// counts add the same pulls to the history (counts.add). So a pull is in both or in neither,
-// and for each tag and manifest the days add up to the count, as long as the retention has
-// deleted none of them.
-//
-// The statistics row of a tag or manifest has the pulls of its newest day itself, and the
-// history tables have those of earlier days. The day of a row never goes back. An upsert that
-// moves it forward has locked the row, and moves the pulls of the day before to the history
-// table in the same statement; pulls of an earlier day go there at once. So each pull of a tag
-// or manifest is in exactly one of the two places, and a reader adds them up in one statement.
-//
-// A pull counts for the day of its own time. The audit log has this time; an entry that stands
-// for several pulls has the time of each, or all of its pulls are of one day. A counter in Redis
-// has, for each of its earlier days, the count at the end of that day. A pull that Redis gets
-// after a pull of a later day, in the same counter, counts for the later day; processes send
-// their pulls within two seconds.
-//
 // # Transaction ids
 //
 // Each PostgreSQL server has its own sequence of transaction ids. After a restore the ids
@@ -247,19 +181,6 @@
 // order.
 //
 // # Decisions
-//
-// Counters in Redis grow, and a flush adds to the statistics how much they have grown, in one
-// transaction that locks all counters. Flushes that move counts into numbered batches with leases
-// and states would let any number of workers take part. That needs more code and proof than it is
-// worth, since one worker flushes 10,000 keys a second.
-//
-// Counters stay for a minute after all their pulls are flushed, not for a day, so that Redis holds
-// only what is pulled between two flushes. If a counter is created again, it has a greater sequence
-// number, unless the server's clock goes back by more than a minute.
-//
-// To learn when a tag was last used, Purser also reads the pulls that aren't flushed yet, from the
-// repository's counters in Redis. The names of the set and of the counters have the repository's id
-// in braces, so that a Redis cluster keeps all of them on one node.
 //
 // HEAD requests by tag may be kept in Redis or in the database. If pulls aren't logged, only Redis
 // can keep the HEADs; while Redis is down, only the database can. A GET that Redis counts is joined
@@ -285,6 +206,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 )
 
 // Options configures a Reader.
@@ -292,7 +214,7 @@ type Options struct {
 	DB *db.DB // required: the database of the statistics
 	// Redis has pulls that aren't in the statistics' database yet. Nil if no Redis is
 	// configured.
-	Redis *Redis
+	Redis *redispulls.Client
 	// Retention is how long the history is kept. 0: for ever.
 	Retention time.Duration
 }
@@ -301,7 +223,7 @@ type Options struct {
 type Reader struct {
 	stats *db.DB
 	q     db.Querier // the pool of stats, or a transaction
-	redis *Redis
+	redis *redispulls.Client
 	// retention is how long the history is kept. 0: for ever.
 	retention time.Duration
 	topDays   int64 // 0: MaxTopDays

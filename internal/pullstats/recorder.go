@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -26,7 +27,7 @@ type RecorderOptions struct {
 	Stats *db.DB
 	// Redis counts the pulls if Count is set. Nil: the SyncWorker, which reads the audit
 	// log, counts them.
-	Redis *Redis
+	Redis *redispulls.Client
 	// LastUsed records the last-used times of tags and manifests: for HEADs and other
 	// requests that are no pulls, and for pulls that may stay uncounted. Required if Count
 	// is set.

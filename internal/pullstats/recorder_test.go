@@ -2,14 +2,12 @@ package pullstats
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 )
 
 func TestIgnorePatterns(t *testing.T) {
@@ -40,7 +38,7 @@ func TestPullInTwoRequests(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, false, 2)
-			var r *Redis
+			var r *redispulls.Client
 			if how == "redis" {
 				r = startRedis(t).open(t, s.stats)
 			}
@@ -74,7 +72,7 @@ func TestPullInTwoRequests(t *testing.T) {
 
 // count flushes Redis, if r isn't nil, and lets a SyncWorker count all pulls in the audit
 // log.
-func (s *shop) count(t testing.TB, r *Redis) {
+func (s *shop) count(t testing.TB, r *redispulls.Client) {
 	t.Helper()
 	if r != nil {
 		must(t, s.flusher(t, r).Flush(t.Context()))
@@ -157,10 +155,10 @@ func TestLoggedPullsAreLost(t *testing.T) {
 	})
 }
 
-// pick and takeScript must choose the same HEAD for a GET by digest.
+// pick and Redis must choose the same HEAD for a GET by digest.
 func TestPick(t *testing.T) {
 	t.Parallel()
-	c := startRedis(t).client(t)
+	r := startRedis(t).open(t, open(t, false, 0).stats)
 	at := func(seconds float64) time.Time { return noon.Add(time.Duration(seconds * float64(time.Second))) }
 	type h struct {
 		tag  string
@@ -187,10 +185,13 @@ func TestPick(t *testing.T) {
 		"the newest of another one": {[]h{{"v1", 0, 4000}, {"v2", 1, 5000}}, []g{{2, 6000, "v2"}, {3, 0, "v1"}}},
 	} {
 		var heads []*head
-		key := headPrefix + name
+		var inRedis []redispulls.Request
 		for i, h := range test.heads {
 			heads = append(heads, &head{id: int64(i), tag: h.tag, at: at(h.at), port: h.port})
-			must(t, headScript.Run(t.Context(), c, []string{key}, fmt.Sprint("head", i), at(h.at).UnixMicro(), h.port, h.tag, int64(9e7), maxSameHeads, 90).Err())
+			inRedis = append(inRedis, redispulls.Request{Name: fmt.Sprint("head", i), Entry: audit.Entry{Actor: name, Time: at(h.at), Port: h.port, Tag: h.tag}})
+		}
+		for _, a := range r.StoreHeads(t.Context(), inRedis, DefaultJoin) {
+			must(t, a.Err)
 		}
 		for i, g := range test.gets {
 			tag := ""
@@ -201,54 +202,14 @@ func TestPick(t *testing.T) {
 				t.Errorf("%s: the GET at %v has %q, want %q", name, g.at, tag, g.want)
 			}
 			for range 2 { // a request whose answer was lost is repeated
-				tag, err := takeScript.Run(t.Context(), c, []string{key}, fmt.Sprint("get", i), at(g.at).UnixMicro(), g.port, DefaultJoin.Microseconds()).Text()
-				if err != nil && !errors.Is(err, redis.Nil) {
-					t.Fatal(err)
-				}
-				if tag != g.want {
-					t.Errorf("%s: in Redis the GET at %v has %q, want %q", name, g.at, tag, g.want)
+				get := redispulls.Request{Name: fmt.Sprint("get", i), Entry: audit.Entry{Actor: name, Time: at(g.at), Port: g.port}}
+				a := r.TakeHeads(t.Context(), []redispulls.Request{get}, DefaultJoin)[0]
+				must(t, a.Err)
+				if a.Tag != g.want {
+					t.Errorf("%s: in Redis the GET at %v has %q, want %q", name, g.at, a.Tag, g.want)
 				}
 			}
 		}
-	}
-}
-
-// A recorder may send a HEAD to Redis twice. Redis must store it once, and keep it marked as
-// used if a GET has used it. Of many HEADs of one client, Redis must keep the newest ten,
-// the limit that the test sets.
-func TestHeadsInRedis(t *testing.T) {
-	t.Parallel()
-	c := startRedis(t).client(t)
-	put := func(name string, second int, tag string) {
-		must(t, headScript.Run(t.Context(), c, []string{"k"}, name, noon.Add(time.Duration(second)*time.Second).UnixMicro(), 0, tag, int64(90e6), 10, 90).Err())
-	}
-	take := func(name string, second int) string {
-		tag, err := takeScript.Run(t.Context(), c, []string{"k"}, name, noon.Add(time.Duration(second)*time.Second).UnixMicro(), 0, int64(30e6)).Text()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			t.Fatal(err)
-		}
-		return tag
-	}
-	put("a", 0, "v1")
-	put("a", 0, "v1")
-	if first, second := take("g1", 1), take("g2", 1); first != "v1" || second != "" {
-		t.Errorf("%q and %q, want v1 and nothing", first, second)
-	}
-	put("a", 0, "v1")
-	if tag := take("g3", 1); tag != "" {
-		t.Errorf("%q, which is used", tag)
-	}
-	for i := range 30 {
-		put(fmt.Sprint("h", i), 60+i, fmt.Sprint("t", i))
-	}
-	if n := c.HLen(t.Context(), "k").Val(); n != 10 {
-		t.Errorf("%d HEADs are remembered, want 10", n)
-	}
-	if tag := take("g4", 90); tag != "t29" {
-		t.Errorf("%q, want the newest", tag)
-	}
-	if ttl := c.TTL(t.Context(), "k").Val(); ttl <= 0 || ttl > 90*time.Second {
-		t.Errorf("the key stays for %v", ttl)
 	}
 }
 

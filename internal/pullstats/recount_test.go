@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 )
 
 // Redis counts pulls and is then emptied, between two flushes or at a step of a flush. The
@@ -23,7 +24,7 @@ func TestRecount(t *testing.T) {
 		s := open(t, when == "read", 2)
 		must(t, c.FlushAll(t.Context()).Err())
 		r := server.open(t, s.stats)
-		w := s.flusher(t, r, func(o *FlushOptions) { o.Batch = 3 })
+		w := s.flusher(t, r, func(o *redispulls.FlushOptions) { o.Batch = 3 })
 		must(t, w.Flush(t.Context()))
 		s.since(t) // makes the state's row
 		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
@@ -105,9 +106,9 @@ func TestRecountBesideFlush(t *testing.T) {
 	finish(t, rec)
 	done := make(chan error, 1)
 	slow := s.flusher(t, r)
-	slow.crash = at("before commit", func() {
+	slow.crash = at("saved", func() { // before it locks a row for which another flush would wait when it begins
 		must(t, server.client(t).FlushAll(t.Context()).Err())
-		go func() { done <- s.flusher(t, r).flush(t.Context()) }() // unlike flush, Flush would first wait for a row's lock
+		go func() { done <- s.flusher(t, r).Flush(t.Context()) }()
 		select {
 		case err := <-done:
 			t.Errorf("the recount is over, though a flush isn't: %v", err)

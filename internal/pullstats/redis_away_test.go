@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // until calls fn again and again until it returns true. After a minute it fails the test.
@@ -247,7 +248,7 @@ func TestRedisRecorderEndsBesideKilled(t *testing.T) {
 	rec.Pulled(t.Context(), s.client("a", 0, "", "a"))
 	stop()
 	before := rec.presence.reports
-	ending, cancel := context.WithTimeout(t.Context(), goneAfter/2)
+	ending, cancel := context.WithTimeout(t.Context(), statsdb.GoneAfter/2)
 	defer cancel()
 	rec.Close(ending)
 	if err := ending.Err(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
@@ -121,7 +122,7 @@ func TestRedisCluster(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	s := open(t, true, 12)
-	r, err := NewRedis(fmt.Sprint("redis://127.0.0.1:", c.ports[0]), s.stats)
+	r, err := redispulls.NewClient(fmt.Sprint("redis://127.0.0.1:", c.ports[0]), s.stats)
 	must(t, err)
 	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
 	rec := s.recorder(t, r, unlogged)
@@ -147,7 +148,7 @@ func TestRedisCluster(t *testing.T) {
 		}
 		all = append(all, list...)
 	}
-	flush := func(w *FlushWorker) {
+	flush := func(w *flusher) {
 		t.Helper()
 		var err error
 		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -174,7 +175,7 @@ func TestRedisCluster(t *testing.T) {
 	if got, want := live.Tag(Row{Name: "v1"}).Count, truth(all)[tagName(s, 1, "v1")].Count; got != want || want == 0 {
 		t.Errorf("%d live pulls, want %d", got, want)
 	}
-	flush(s.flusher(t, r, func(o *FlushOptions) { o.Batch = 5 }))
+	flush(s.flusher(t, r, func(o *redispulls.FlushOptions) { o.Batch = 5 }))
 	compare(t, s.books(t), truth(all))
 	record()
 	w := s.flusher(t, r)
@@ -186,7 +187,7 @@ func TestRedisCluster(t *testing.T) {
 	from, _ := c.owner(t, key)
 	c.move(t, key, (from+1)%3)
 	record()
-	flush(s.flusher(t, r, func(o *FlushOptions) { o.Batch = 7 }))
+	flush(s.flusher(t, r, func(o *redispulls.FlushOptions) { o.Batch = 7 }))
 	record() // counters keep growing on their present nodes
 	flush(s.flusher(t, r))
 	compare(t, s.books(t), truth(all))

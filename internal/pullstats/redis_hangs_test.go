@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/testscale"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // Two processes count in Redis, and pulls are logged. Clients send a HEAD by tag to one process
@@ -24,7 +25,7 @@ func TestRedisHangs(t *testing.T) {
 	t.Parallel()
 	const (
 		slow = 1500 * time.Millisecond
-		over = redisTimeout + time.Second // longer than a process waits for an answer
+		over = 4 * time.Second // longer than a process waits for an answer
 	)
 	for name, fault := range map[string]func(t *testing.T, server redisServer, one, other *proxy, wait func()){
 		"hangs": func(t *testing.T, server redisServer, _, _ *proxy, wait func()) {
@@ -118,7 +119,7 @@ func (s *shop) joining(ctx context.Context, t testing.TB) error {
 		if err := w.Sync(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
-		pause(ctx, 100*time.Millisecond) //nolint:errcheck // then the loop ends
+		worker.Sleep(ctx, 100*time.Millisecond) //nolint:errcheck // then the loop ends
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func (s *shop) crossing(ctx context.Context, list replicas, pulled *atomic.Int64
 			pulled.Add(1)
 			return nil
 		})
-		pause(ctx, 6*time.Millisecond) //nolint:errcheck // then the loop ends
+		worker.Sleep(ctx, 6*time.Millisecond) //nolint:errcheck // then the loop ends
 	}
 	return clients.Wait()
 }

@@ -2,13 +2,13 @@ package pullstats
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -16,9 +16,6 @@ const (
 	// maxHeads bounds the number of HEADs that a process keeps in memory, besides those of
 	// namespaces of which it keeps few (limit.Buffer).
 	maxHeads = 75_000
-	// maxSameHeads bounds the number of HEADs that Redis keeps of one client for one
-	// manifest.
-	maxSameHeads = 1000
 	// headBatch is how many HEADs are sent to Redis at once.
 	headBatch = 2000
 	// headsKept is how much longer than a GET by digest can be joined with it a HEAD stays in
@@ -29,9 +26,6 @@ const (
 	// pullheads, after pulls by digest were last counted from the audit log: other processes may
 	// learn later than this one that Redis counts again.
 	headsToo = 10 * time.Second
-	// Redis keeps a HEAD for headMargin longer than a GET by digest can be joined with it,
-	// since the recorder may be late to send the search for the GET's HEAD.
-	headMargin = time.Minute
 )
 
 // redisHeads sends to Redis the HEADs by tag that this process has answered. Redis finds the
@@ -75,11 +69,6 @@ func (h *redisHeads) name() string {
 func (h *redisHeads) nextName() string {
 	h.named++
 	return fmt.Sprintf("%016x%010x", h.process, h.named)
-}
-
-func headKey(e audit.Entry) string {
-	client := e.Client()
-	return headPrefix + hex.EncodeToString(client[:])
 }
 
 // add remembers a HEAD as long as a GET by digest may be joined with it, so that the HEAD can
@@ -274,27 +263,23 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	if len(list) == 0 {
 		return nil
 	}
-	holds := h.q.r.opt.Join
-	calls := make([]*call, len(list))
+	requests := make([]redispulls.Request, len(list))
 	for i, head := range list {
-		calls[i] = &call{script: headScript, keys: []string{headKey(head.Entry)}, args: []any{
-			head.name, head.Time.UnixMicro(), head.Port, head.Tag, (holds + headMargin).Microseconds(), maxSameHeads, int((holds + headMargin).Seconds()) + 1,
-		}}
+		requests[i] = redispulls.Request{Name: head.name, Entry: head.Entry}
 	}
-	h.q.r.opt.Redis.run(ctx, calls)
+	answers := h.q.r.opt.Redis.StoreHeads(ctx, requests, h.q.r.opt.Join)
 	var failed error
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, c := range calls {
-		got, err := c.outcome()
-		if got == answered || got == refused && unfit(err) {
+	for i, a := range answers {
+		if a.Outcome == redispulls.Answered || a.Outcome == redispulls.Unfit {
 			if !list[i].sent {
 				list[i].sent = true
 				h.unsaid--
 			}
 			continue
 		}
-		failed = fmt.Errorf("sending pulls to Redis: %w", err)
+		failed = fmt.Errorf("sending pulls to Redis: %w", a.Err)
 	}
 	return failed
 }
@@ -306,31 +291,25 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 // have it counted from the audit log.
 func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
 	var looking []*event
-	var calls []*call
+	var requests []redispulls.Request
 	for _, e := range batch {
 		if e.name != "" && !e.looked {
-			looking = append(looking, e)
-			calls = append(calls, &call{script: takeScript, keys: []string{headKey(e.Entry)}, args: []any{
-				e.name, e.Time.UnixMicro(), e.Port, h.q.r.opt.Join.Microseconds(),
-			}})
+			looking, requests = append(looking, e), append(requests, redispulls.Request{Name: e.name, Entry: e.Entry})
 		}
 	}
-	if len(calls) == 0 {
+	if len(requests) == 0 {
 		return nil, nil
 	}
-	h.q.r.opt.Redis.run(ctx, calls)
 	var failed error
-	for i, c := range calls {
-		got, err := c.outcome()
-		bad := got == refused && unfit(err)
-		if got != answered && !bad {
-			failed = fmt.Errorf("sending pulls to Redis: %w", err)
+	for i, a := range h.q.r.opt.Redis.TakeHeads(ctx, requests, h.q.r.opt.Join) {
+		if a.Outcome != redispulls.Answered && a.Outcome != redispulls.Unfit {
+			failed = fmt.Errorf("sending pulls to Redis: %w", a.Err)
 			continue
 		}
 		e := looking[i]
 		e.looked = true
-		if got == answered {
-			e.Tag, _ = c.cmd.Text()
+		if a.Outcome == redispulls.Answered {
+			e.Tag = a.Tag
 		}
 	}
 	if failed != nil {

@@ -10,7 +10,10 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // redisServer is a Redis server for one test.
@@ -29,30 +32,42 @@ func (s redisServer) client(t testing.TB) *redis.Client {
 }
 
 // open returns the Redis client of the registry with these statistics.
-func (s redisServer) open(t testing.TB, stats *db.DB) *Redis {
+func (s redisServer) open(t testing.TB, stats *db.DB) *redispulls.Client {
 	t.Helper()
-	r, err := NewRedis(s.URL(), stats)
+	r, err := redispulls.NewClient(s.URL(), stats)
 	must(t, err)
 	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
 	return r
 }
 
-func (s *shop) databases() Databases { return Databases{s.log, s.stats, namespaces} }
+func (s *shop) databases() statsdb.Databases {
+	return statsdb.Databases{Log: s.log, Stats: s.stats, Alive: namespaces}
+}
 
-func (s *shop) flusher(t testing.TB, r *Redis, change ...func(*FlushOptions)) *FlushWorker {
+// flusher is a FlushWorker that calls crash at each of its steps.
+type flusher struct {
+	*redispulls.FlushWorker
+	crash func(step string)
+}
+
+func (s *shop) flusher(t testing.TB, r *redispulls.Client, change ...func(*redispulls.FlushOptions)) *flusher {
 	t.Helper()
-	o := FlushOptions{Databases: s.databases(), Redis: r, Backoff: time.Millisecond, Logger: quiet}
+	w := &flusher{crash: func(string) {}}
+	o := redispulls.FlushOptions{
+		Databases: s.databases(), Redis: r, Backoff: time.Millisecond, Logger: quiet, Step: func(step string) { w.crash(step) },
+	}
 	for _, f := range change {
 		f(&o)
 	}
-	w, err := NewFlushWorker(o)
+	var err error
+	w.FlushWorker, err = redispulls.NewFlushWorker(o)
 	must(t, err)
 	return w
 }
 
 // recorder returns a recorder whose pulls Redis counts or, if r is nil, the SyncWorker
 // counts from the audit log.
-func (s *shop) recorder(t testing.TB, r *Redis, change ...func(*RecorderOptions)) *Recorder {
+func (s *shop) recorder(t testing.TB, r *redispulls.Client, change ...func(*RecorderOptions)) *Recorder {
 	t.Helper()
 	lastUsed, err := NewLastUsedRecorder(LastUsedOptions{Databases: s.databases(), Log: quiet})
 	must(t, err)
@@ -90,6 +105,21 @@ func (s *shop) logged(t testing.TB, countedBy string) int64 {
 	t.Helper()
 	return number(t, s.log, "SELECT COALESCE(sum(pulls), 0) FROM auditlog WHERE counted_by = $1", countedBy)
 }
+
+// These are keys in Redis, and what the keys of counters and of their sets begin with.
+const (
+	counterPrefix   = "pull_events:repo:"
+	uncountedPrefix = "pull_events:uncounted:"
+	epochKey        = "pull_events:flush"
+	ownerKey        = "pull_events:owner"
+)
+
+// counterKey returns the key of the counter of a manifest's pulls by tag.
+func counterKey(repository int64, tag string, d oci.Digest) string {
+	return fmt.Sprintf("%s{%d}:tag:%s:%s", counterPrefix, repository, tag, d)
+}
+
+func uncountedKey(repository int64) string { return fmt.Sprintf("%s{%d}", uncountedPrefix, repository) }
 
 func keysOf(t testing.TB, c *redis.Client) []string {
 	t.Helper()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -168,7 +169,7 @@ func (q *redisQueue) join(e audit.Entry) bool {
 		return false
 	}
 	other := q.same[counterName{e.RepositoryID, e.Tag, e.Digest}]
-	if other == nil || len(q.pulls) < q.r.opt.Buffer && !dayOf(other.Time).Equal(dayOf(e.Time)) {
+	if other == nil || len(q.pulls) < q.r.opt.Buffer && !statsdb.DayOf(other.Time).Equal(statsdb.DayOf(e.Time)) {
 		return false
 	}
 	other.n, other.marked = other.n+1, false
@@ -276,7 +277,7 @@ func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool,
 	if q.isFailing() || q.heads.unwatched(time.Now()) && time.Since(q.contact) >= contactEvery {
 		// A pull that is sent to a server that doesn't answer may be lost: nobody knows
 		// whether Redis has counted it, so it isn't sent again. So ping the server first.
-		if err := q.r.opt.Redis.ping(ctx); err != nil {
+		if err := q.r.opt.Redis.Answers(ctx); err != nil {
 			return false, err
 		}
 		if q.isFailing() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -26,7 +27,9 @@ func TestSwitch(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			var workers, replicas errgroup.Group
-			workers.Go(func() error { return repeat(ctx, s.flusher(t, r, func(o *FlushOptions) { o.Batch = 5 }).Flush) })
+			workers.Go(func() error {
+				return repeat(ctx, s.flusher(t, r, func(o *redispulls.FlushOptions) { o.Batch = 5 }).Flush)
+			})
 			workers.Go(func() error { return repeat(ctx, s.worker(t, func(o *SyncOptions) { o.Redis, o.Batch = r, 50 }).Sync) })
 			var pulls atomic.Int64
 			for i := range 3 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -101,4 +102,6 @@ func (w *RetentionWorker) batch(ctx context.Context) (n int64, more bool, err er
 }
 
 // firstKept returns the oldest day of which some part is younger than the retention.
-func firstKept(now time.Time, retention time.Duration) time.Time { return dayOf(now.Add(-retention)) }
+func firstKept(now time.Time, retention time.Duration) time.Time {
+	return statsdb.DayOf(now.Add(-retention))
+}

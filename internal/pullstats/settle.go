@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
@@ -65,7 +68,7 @@ func (w *SyncWorker) Settle(ctx context.Context) error {
 			}
 			return fmt.Errorf("%w: %s", ErrUnsettled, strings.Join(waits, ", "))
 		}
-		if err := pause(ctx, settleEvery); err != nil {
+		if err := worker.Sleep(ctx, settleEvery); err != nil {
 			return err
 		}
 	}
@@ -148,7 +151,7 @@ func (w *SyncWorker) end(ctx context.Context, tx pgx.Tx, ids []int64) error {
 			SELECT id, written_to FROM pullrecorders WHERE id = ANY ($1) AND ended_at IS NULL
 				AND seen_at < now() - $2::bigint * interval '1 microsecond' FOR UPDATE)
 		UPDATE pullrecorders p SET ended_at = now() FROM old WHERE p.id = old.id RETURNING p.instance, old.written_to IS NOT NULL`,
-		ids, goneAfter.Microseconds())
+		ids, statsdb.GoneAfter.Microseconds())
 	if err != nil {
 		return err
 	}
@@ -177,13 +180,13 @@ func (w *SyncWorker) silent(ctx context.Context) (ids []int64, err error) {
 	// A report from the future was written before the database's clock was set back. It would
 	// keep a dead process alive until then.
 	if _, err := w.opt.Stats.Pool.Exec(ctx,
-		"UPDATE pullrecorders SET seen_at = now() WHERE ended_at IS NULL AND seen_at > now() + $1::bigint * interval '1 microsecond'", goneAfter.Microseconds()); err != nil {
+		"UPDATE pullrecorders SET seen_at = now() WHERE ended_at IS NULL AND seen_at > now() + $1::bigint * interval '1 microsecond'", statsdb.GoneAfter.Microseconds()); err != nil {
 		return nil, err
 	}
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT id, seen_at FROM pullrecorders
 		WHERE ended_at IS NULL AND seen_at < now() - (CASE WHEN written_to IS NULL THEN $2::bigint ELSE $1 END) * interval '1 microsecond'`,
-		goneAfter.Microseconds(), (10 * idleTick).Microseconds())
+		statsdb.GoneAfter.Microseconds(), (10 * idleTick).Microseconds())
 	if err != nil {
 		return nil, err
 	}

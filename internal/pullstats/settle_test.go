@@ -16,7 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/testscale"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // A process has answered requests whose uses are in its memory only. Settle must name it and
@@ -35,7 +38,7 @@ func TestSettle(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/killed=%v", name, how, killed), func(t *testing.T) {
 					t.Parallel()
 					s := open(t, true, 1)
-					var r *Redis
+					var r *redispulls.Client
 					if how == "redis" {
 						r = startRedis(t).open(t, s.stats)
 					}
@@ -102,7 +105,7 @@ func reporting(t testing.TB, rec *Recorder, fn func()) {
 		var err error
 		for err == nil && ctx.Err() == nil {
 			_, err = rec.presence.tick(context.WithoutCancel(ctx))
-			pause(ctx, 10*time.Millisecond) //nolint:errcheck // then the loop ends
+			worker.Sleep(ctx, 10*time.Millisecond) //nolint:errcheck // then the loop ends
 		}
 		done <- err
 	}()
@@ -127,7 +130,7 @@ func TestSettleInFlight(t *testing.T) {
 			rec.presence.gate.on.Store(false)                  // nothing runs that would report
 			recorded(t, rec, s.pull(0, "v0", "z", time.Now())) // loads the scripts
 			begun := time.Now().Add(-time.Second)              // for the clocks' offset
-			reached, resume := p.hang(recordScript.Hash())
+			reached, resume := p.hang("evalsha")
 			defer resume()
 			rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
 			sent := make(chan struct{})
@@ -200,7 +203,7 @@ const hangingRedis = "redis that hangs"
 
 // hinder lets Redis hang, and then be slow for the recorders, in turns until ctx ends.
 func (u *useStorm) hinder(ctx context.Context, t testing.TB, server redisServer, p *proxy) error {
-	some := func() { pause(ctx, 400*time.Millisecond) } //nolint:errcheck // then the loop ends
+	some := func() { worker.Sleep(ctx, 400*time.Millisecond) } //nolint:errcheck // then the loop ends
 	for ctx.Err() == nil {
 		some()
 		server.Suspend(t)
@@ -215,7 +218,7 @@ func (u *useStorm) hinder(ctx context.Context, t testing.TB, server redisServer,
 // useStorm is the state of TestSettleStorm.
 type useStorm struct {
 	s     *shop
-	redis *Redis
+	redis *redispulls.Client
 	how   string
 
 	mu       sync.Mutex
@@ -230,7 +233,7 @@ func (u *useStorm) tooLittle() bool { return u.uses.Load() < 100 || u.looks.Load
 // last returns after the time d, and on a busy machine only when enough has happened, up to two
 // minutes later.
 func (u *useStorm) last(ctx context.Context, d time.Duration) {
-	for most := time.Now().Add(d + 2*time.Minute); pause(ctx, d) == nil && u.tooLittle() && time.Now().Before(most); {
+	for most := time.Now().Add(d + 2*time.Minute); worker.Sleep(ctx, d) == nil && u.tooLittle() && time.Now().Before(most); {
 		d = 100 * time.Millisecond
 	}
 }
@@ -241,7 +244,7 @@ func (u *useStorm) process(ctx context.Context, t testing.TB, i int) error {
 	random := rand.New(rand.NewPCG(uint64(i), stormSeed))
 	for ctx.Err() == nil {
 		u.processes.Add(1)
-		var counts *Redis
+		var counts *redispulls.Client
 		if u.how != "log" && random.IntN(4) > 0 {
 			counts = u.redis
 		}
@@ -265,7 +268,7 @@ func (u *useStorm) process(ctx context.Context, t testing.TB, i int) error {
 		quiet := time.Duration(1+random.IntN(300)) * time.Millisecond
 		for life.Err() == nil && ctx.Err() == nil {
 			u.use(t, rec, random)
-			pause(life, time.Duration(random.Int64N(int64(quiet)))) //nolint:errcheck // then the loop ends
+			worker.Sleep(life, time.Duration(random.Int64N(int64(quiet)))) //nolint:errcheck // then the loop ends
 		}
 		end()
 		if err := running.Wait(); err != nil {
@@ -343,7 +346,7 @@ look:
 			return fmt.Errorf("the use of %s, answered %v ago, isn't known", name, time.Since(at))
 		}
 		u.looks.Add(1)
-		pause(ctx, time.Duration(rand.IntN(200))*time.Millisecond) //nolint:errcheck // then the loop ends
+		worker.Sleep(ctx, time.Duration(rand.IntN(200))*time.Millisecond) //nolint:errcheck // then the loop ends
 	}
 	return nil
 }
@@ -409,7 +412,7 @@ func TestGate(t *testing.T) {
 		in(time.Second, true, nil)
 		want("the row is changed", pass(), time.Second)
 		want("the row says so", pass(), 0)
-		time.Sleep(goneAfter)
+		time.Sleep(statsdb.GoneAfter)
 		in(time.Second, true, nil)
 		want("the process was stopped for a minute", pass(), time.Second)
 		time.Sleep(time.Second)

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // slowly returns a recorder and a SyncWorker that reach the statistics by `stats`.
 func (s *shop) slowly(t testing.TB, stats *db.DB) (*Recorder, *SyncWorker) {
 	t.Helper()
-	places := Databases{s.log, stats, namespaces}
+	places := statsdb.Databases{Log: s.log, Stats: stats, Alive: namespaces}
 	lastUsed, err := NewLastUsedRecorder(LastUsedOptions{Databases: places, Log: quiet})
 	must(t, err)
 	return s.recorder(t, nil, func(o *RecorderOptions) { o.LastUsed = lastUsed }), s.worker(t, func(o *SyncOptions) { o.Databases = places })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // state is the only row of pullstatisticsprocessingstate: since when the statistics are
@@ -136,31 +137,6 @@ func (w *SyncWorker) start(ctx context.Context) error {
 	return nil
 }
 
-// Unrecorded records that statistics are complete only from the time `now + d` on. A process
-// that answers pulls without recording them must call Unrecorded again before that time has
-// come. With d = 0 the caller says that pulls from before now may be missing.
-func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
-	_, err := stats.Pool.Exec(ctx, `
-		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES (now() + $1::bigint * interval '1 microsecond')
-		ON CONFLICT (id) DO UPDATE SET recorded_since = GREATEST(s.recorded_since, EXCLUDED.recorded_since)`, d.Microseconds())
-	if err != nil {
-		return fmt.Errorf("telling that pulls aren't recorded: %w", err)
-	}
-	return nil
-}
-
-// Unchecked records that last-used times include HEAD requests only from the time `now + d`
-// on. A process that answers HEAD requests without recording them must call Unchecked again
-// before that time has come.
-func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
-	_, err := stats.Pool.Exec(ctx,
-		"UPDATE pullstatisticsprocessingstate SET checks_since = GREATEST(checks_since, now() + $1::bigint * interval '1 microsecond')", d.Microseconds())
-	if err != nil {
-		return fmt.Errorf("telling that HEAD requests aren't remembered: %w", err)
-	}
-	return nil
-}
-
 // Status says up to which position the SyncWorker has read the audit log, and since when the
 // statistics are complete.
 type Status struct {
@@ -279,7 +255,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		return 0, fmt.Errorf("resetting the pull statistics: %w", err)
 	}
 	err = w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
-		if err := unhurried(ctx, tx); err != nil {
+		if err := statsdb.Unhurried(ctx, tx); err != nil {
 			return err
 		}
 		s, err := readState(ctx, tx, true)
@@ -288,7 +264,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		}
 		var to audit.Position
 		reset := func(tx pgx.Tx) error {
-			if err := unhurried(ctx, tx); err != nil {
+			if err := statsdb.Unhurried(ctx, tx); err != nil {
 				return err
 			}
 			to, unread, err = audit.ResetPulls(ctx, tx, s.Read, s.Last)
@@ -317,24 +293,13 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 // and HEAD requests as uses, are complete from now on only. A crash before the end of Reset then leaves
 // nothing that looks complete.
 func (w *SyncWorker) Recover(ctx context.Context) (unread int64, err error) {
-	if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+	if err := statsdb.Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 		return 0, err
 	}
-	if err := Unchecked(ctx, w.opt.Stats, 0); err != nil {
+	if err := statsdb.Unchecked(ctx, w.opt.Stats, 0); err != nil {
 		return 0, err
 	}
 	return w.Reset(ctx)
-}
-
-// unhurried lifts the pool's time limits for the transaction tx, which takes long. It also
-// lets tx be idle for up to 30 minutes, since tx waits while a statement runs in the other
-// database (of the audit log or of the statistics).
-func unhurried(ctx context.Context, tx pgx.Tx) error {
-	if err := db.LiftLimits(ctx, tx); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '30min'")
-	return err
 }
 
 // repositories returns the ids of the repositories from which clients made the given pulls,

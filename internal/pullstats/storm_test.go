@@ -15,6 +15,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/testscale"
 )
 
@@ -97,7 +98,7 @@ func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *cr
 	r := rand.New(rand.NewPCG(seed, 1))
 	for ctx.Err() == nil {
 		log, stats := s.process(t)
-		w, err := NewSyncWorker(SyncOptions{Databases: Databases{log, stats, namespaces}, Logger: quiet, Batch: 1 + r.IntN(40)})
+		w, err := NewSyncWorker(SyncOptions{Databases: statsdb.Databases{Log: log, Stats: stats, Alive: namespaces}, Logger: quiet, Batch: 1 + r.IntN(40)})
 		if err != nil {
 			return err
 		}

@@ -14,16 +14,18 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
 // SyncOptions configures a SyncWorker.
 type SyncOptions struct {
-	Databases
+	statsdb.Databases
 	// Redis is read by SyncWorker.Uses, which returns when tags and manifests were last
 	// used: it may have pulls that aren't flushed to the statistics yet. Nil if no Redis is
 	// configured.
-	Redis *Redis
+	Redis *redispulls.Client
 	// Interval is the longest time between two reads of the audit log. Default 5 min.
 	Interval time.Duration
 	// Batch is how many entries of the audit log one transaction counts. Default 1,000.
@@ -75,7 +77,7 @@ type SyncWorker struct {
 
 // NewSyncWorker makes a worker. It counts nothing until Run or Sync is called.
 func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	if o.Interval <= 0 {
@@ -141,10 +143,10 @@ func (w *SyncWorker) observe(ctx context.Context) error {
 	w.observed = time.Now()
 	s, err := w.Status(ctx)
 	if err != nil {
-		w.opt.Metrics.lagging(lagUnknown())
+		w.opt.Metrics.lagging(statsdb.LagUnknown())
 		return err
 	}
-	w.opt.Metrics.lagging(lagKnown(s.Behind))
+	w.opt.Metrics.lagging(statsdb.LagKnown(s.Behind))
 	return nil
 }
 
@@ -257,10 +259,10 @@ type tally struct {
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
 	mine, elsewhere, heads := split(pulls)
 	asked := sorted(append(repositories(mine), pending...))
-	err = w.opt.withAlive(ctx, asked, func(alive living, tx pgx.Tx) error {
+	err = w.opt.WithAlive(ctx, asked, func(alive statsdb.Living, tx pgx.Tx) error {
 		var living []audit.Pull
 		for _, p := range mine {
-			if alive.has(p.RepositoryID) {
+			if alive.Has(p.RepositoryID) {
 				living = append(living, p)
 			}
 		}
@@ -274,12 +276,12 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 		if err := keepPending(ctx, tx, pulls); err != nil {
 			return err
 		}
-		sum := newAdder(alive)
-		sum.addPulls(living)
+		sum := statsdb.NewAdder(alive)
+		sum.AddPulls(living)
 		if t.more, err = w.joinPending(ctx, tx, ripe, asked, alive, sum); err != nil {
 			return err
 		}
-		if err := sum.counts().write(ctx, tx); err != nil { // each row once, in key order
+		if err := sum.Sums().Write(ctx, tx); err != nil { // each row once, in key order
 			return err
 		}
 		return w.crash("before commit")

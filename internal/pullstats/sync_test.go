@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -172,7 +173,7 @@ func TestRecordedSince(t *testing.T) {
 		if got := since(s.worker(t, kept)); time.Since(got) < 23*time.Hour || time.Since(got) > 25*time.Hour {
 			t.Errorf("%v, though entries may have gone unread", got)
 		}
-		must(t, Unrecorded(t.Context(), s.stats, time.Hour))
+		must(t, statsdb.Unrecorded(t.Context(), s.stats, time.Hour))
 		if got := since(s.worker(t, kept)); time.Until(got) < 50*time.Minute {
 			t.Errorf("%v, though pulls aren't recorded", got)
 		}
@@ -209,4 +210,23 @@ func TestRun(t *testing.T) {
 	})
 	stop()
 	must(t, <-done)
+}
+
+// TestReadingIsNotWaitedForInVain: who waits for a worker that reads the audit log gives up with its
+// context, since it may have a connection and locks for which that worker waits.
+func TestReadingIsNotWaitedForInVain(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	w := s.worker(t)
+	must(t, w.reading.Acquire(t.Context(), 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := w.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while another batch is read, Sync returns %v", err)
+	}
+	if _, err := w.Status(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while another batch is read, Status returns %v", err)
+	}
+	w.reading.Release(1)
+	must(t, w.Sync(t.Context()))
 }

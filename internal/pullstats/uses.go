@@ -43,7 +43,7 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	}
 	uses := Uses{make(map[string]time.Time, len(tags)), make(map[string]time.Time, len(digests))}
 	if w.opt.Redis != nil {
-		if err := w.opt.Redis.uses(ctx, repository, uses); err != nil {
+		if err := w.opt.Redis.Uses(ctx, repository, uses.add); err != nil {
 			return Uses{}, err
 		}
 	}
@@ -85,30 +85,6 @@ func later(into map[string]time.Time, name string, at time.Time) {
 	if name != "" && at.After(into[name]) {
 		into[name] = at
 	}
-}
-
-// uses reads from Redis when tags and manifests of a repository were last used, and adds the
-// times to the parameter `uses`: the statistics may not have these times yet. Errors:
-// errRedisLost, or why Redis or the epoch couldn't be read.
-func (r *Redis) uses(ctx context.Context, repository int64, uses Uses) error {
-	list, err := r.ofRepository(ctx, repository)
-	if err != nil {
-		return err
-	}
-	for _, c := range list {
-		uses.add(c.tag, c.digest, c.last)
-	}
-	c, err := r.connect(ctx)
-	if err != nil {
-		return err
-	}
-	// Compare the epochs only after reading the counters, so that the comparison shows
-	// whether Redis was emptied before the counters were read.
-	e, err := r.epoch(ctx, c)
-	if err == nil && e.lost() {
-		err = errRedisLost
-	}
-	return err
 }
 
 // catchUps is how often unread calls Sync before it gives up.

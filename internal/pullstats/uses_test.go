@@ -186,3 +186,49 @@ func TestResetBesideWorkers(t *testing.T) {
 		}
 	})
 }
+
+// Because a replica's clock is wrong, a pull that comes after another one has an earlier
+// time. It must not lower the time in the counter, nor the last-used time.
+func TestRedisUsesSkew(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r := server.open(t, s.stats)
+	rec := s.recorder(t, r, unlogged)
+	now := time.Now().Truncate(time.Microsecond)
+	w := s.flusher(t, r)
+	check := func(when string) {
+		t.Helper()
+		uses, err := s.asked(t, r)
+		must(t, err)
+		if at := uses.Tags["v1"]; at.Before(now) || at.After(now.Add(time.Second)) {
+			t.Errorf("%s: v1 was used at %v, want %v and a second more at most", when, at, now)
+		}
+		if at := uses.Manifests[digest("a").String()]; at.Before(now) || at.After(now.Add(time.Second)) {
+			t.Errorf("%s: the manifest was used at %v, want %v and a second more at most", when, at, now)
+		}
+	}
+	recorded(t, rec, s.pull(0, "v1", "a", now))
+	for _, skew := range []time.Duration{-time.Second, -10 * time.Minute, -59 * time.Minute} {
+		recorded(t, rec, s.pull(0, "v1", "a", now.Add(skew)))
+		recorded(t, rec, s.pull(0, "v1", "b", now.Add(skew)))
+		check("recorded")
+		must(t, w.Flush(t.Context()))
+		check("flushed")
+	}
+	if got := s.books(t)[tagName(s, 0, "v1")]; !got.Last.Equal(now) || got.Count != 7 || got.Other != digest("a").String() {
+		t.Errorf("v1 has %+v", got)
+	}
+	rec.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now)
+	rec.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
+	must(t, rec.opt.LastUsed.Close(t.Context()))
+	other := s.recorder(t, r, unlogged)
+	other.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
+	must(t, other.opt.LastUsed.Close(t.Context()))
+	var tag, manifest time.Time
+	must(t, s.stats.Pool.QueryRow(t.Context(), "SELECT (SELECT last_check_date FROM tagpullstatistics WHERE tag_name = 'v1'), (SELECT last_check_date FROM manifestpullstatistics WHERE manifest_digest = $1)",
+		digest("a").String()).Scan(&tag, &manifest))
+	if !tag.Equal(now) || !manifest.Equal(now) {
+		t.Errorf("the last-used times are %v and %v, want %v", tag, manifest, now)
+	}
+}

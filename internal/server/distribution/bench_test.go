@@ -16,7 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -61,11 +63,11 @@ func BenchmarkPull(b *testing.B) {
 // recorder when the benchmark ends.
 func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	b.Helper()
-	redis, err := pullstats.NewRedis(redistest.Start(b).URL(), d)
+	redis, err := redispulls.NewClient(redistest.Start(b).URL(), d)
 	if err != nil {
 		b.Fatal(err)
 	}
-	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}})
 	if err != nil {
 		b.Fatal(err)
 	}

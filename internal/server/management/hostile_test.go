@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -41,7 +42,7 @@ func everything(t *testing.T) func(o *servertest.Options, d *db.DB) {
 		if o.Management.Clocks, err = clock.New(clock.Options{DB: d, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}
-		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
+		places := statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}

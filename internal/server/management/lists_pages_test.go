@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -126,7 +127,7 @@ func filled(t *testing.T) (*registry, map[string]string) {
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
 			t.Fatal(err)
 		}
-		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
+		places := statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}

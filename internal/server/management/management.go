@@ -50,6 +50,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/protection"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/quota"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/runs"
@@ -114,7 +115,7 @@ type Options struct {
 	PullStats *pullstats.SyncWorker
 	// RedisPulls adds the pulls that Redis has counted to the statistics in the database. Nil:
 	// the registry doesn't use Redis.
-	RedisPulls *pullstats.FlushWorker
+	RedisPulls *redispulls.FlushWorker
 	// Accounts keeps accounts, robots, teams and roles, and Passwords hashes passwords of new
 	// accounts. If the server has access control, the API uses those of the access control
 	// instead. Nil: the API has no operations on them.

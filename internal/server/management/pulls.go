@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -243,7 +244,7 @@ func (a *API) fillPullPage(ctx context.Context, page *api.RepositoryPullStatisti
 	return nil
 }
 
-func newRedisPulls(s pullstats.RedisStatus) *api.RedisPulls {
+func newRedisPulls(s redispulls.Status) *api.RedisPulls {
 	r := &api.RedisPulls{
 		Address: s.Address, Reachable: s.Reachable, Memory: s.Memory, MaxMemory: s.MaxMemory, Status: s.State, Error: s.Error,
 		Processed: optional(s.Processed), Keys: s.Keys, Problems: append([]string{}, s.Problems...),

@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -130,7 +131,7 @@ func TestPullHistoryShowsWhatOneMayRead(t *testing.T) {
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
 			t.Fatal(err)
 		}
-		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
+		places := statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: quiet}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -30,7 +31,7 @@ func counting(t *testing.T) (r *registry, flush func(want int64)) {
 			t.Fatal(err)
 		}
 		quiet := slog.New(slog.DiscardHandler)
-		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
+		places := statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: quiet}); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -173,7 +174,7 @@ func TestAPITagsNotPulledForByTheDatabase(t *testing.T) {
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
 			t.Fatal(err)
 		}
-		places := pullstats.Databases{Log: d, Stats: stats, Alive: catalog.LivingNamespaces}
+		places := statsdb.Databases{Log: d, Stats: stats, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}
@@ -223,10 +224,10 @@ func besideAnother(t *testing.T, patience time.Duration) (r *registry, write fun
 		}
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	var places pullstats.Databases
+	var places statsdb.Databases
 	r = onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
-		places = pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
+		places = statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d})
 		must(err)
 		o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Patience: patience, Logger: quiet})

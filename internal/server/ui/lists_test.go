@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -27,7 +28,7 @@ func counted(t *testing.T, change ...func(*servertest.Options)) (s site, stats *
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: stats}); err != nil {
 			t.Fatal(err)
 		}
-		places := pullstats.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}
+		places := statsdb.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}

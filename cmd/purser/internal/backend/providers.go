@@ -8,7 +8,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/operatorfile"
-	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 )
 
 // NewDirectory makes the client of the LDAP directory. It doesn't connect.
@@ -42,12 +42,12 @@ func NewProvider(ctx context.Context, o config.OIDC, log *slog.Logger) (*identit
 
 // NewRedis makes the client of the Redis that counts pulls. It doesn't connect. `stats` is the database
 // of the statistics.
-func NewRedis(cfg *config.Config, stats *db.DB) (*pullstats.Redis, error) {
+func NewRedis(cfg *config.Config, stats *db.DB) (*redispulls.Client, error) {
 	roots, err := operatorfile.Roots(context.Background(), cfg.Redis.CAFile)
 	if err != nil {
 		return nil, of("redis.ca_file", err)
 	}
-	r, err := pullstats.NewRedis(string(cfg.Redis.URL), stats)
+	r, err := redispulls.NewClient(string(cfg.Redis.URL), stats)
 	if err != nil {
 		return nil, of("redis.url", err)
 	}

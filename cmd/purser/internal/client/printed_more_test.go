@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/server/servertest"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -34,7 +35,7 @@ func furnished(t *testing.T) (o *office, root *servertest.Registry) {
 		o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d})
 		must(err)
 		o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{
-			Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}, Logger: slog.New(slog.DiscardHandler)})
+			Databases: statsdb.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}, Logger: slog.New(slog.DiscardHandler)})
 		must(err)
 	})
 	o.login("root")

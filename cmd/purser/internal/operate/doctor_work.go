@@ -20,6 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // late is after how long work that is due counts as overdue.
@@ -210,15 +212,15 @@ func (d *doctor) examinePulls(ctx context.Context, stats *db.DB) error {
 		}
 		return d.tryRedis(ctx)
 	}
-	places := pullstats.Databases{Log: d.db, Stats: stats, Alive: catalog.LivingNamespaces}
-	var redis *pullstats.Redis
+	places := statsdb.Databases{Log: d.db, Stats: stats, Alive: catalog.LivingNamespaces}
+	var redis *redispulls.Client
 	if d.cfg.Redis.URL != "" {
 		var err error
 		if redis, err = backend.NewRedis(d.cfg, stats); err != nil {
 			return err
 		}
 		defer redis.Close() //nolint:errcheck // nothing was written
-		flush, err := pullstats.NewFlushWorker(pullstats.FlushOptions{Databases: places, Redis: redis})
+		flush, err := redispulls.NewFlushWorker(redispulls.FlushOptions{Databases: places, Redis: redis})
 		if err != nil {
 			return err
 		}

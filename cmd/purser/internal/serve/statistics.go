@@ -19,6 +19,8 @@ import (
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/pgsession"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -112,10 +114,10 @@ const lastPulls = 10 * time.Second
 type pullParts struct {
 	log      *audit.Recorder             // nil: pulls aren't logged
 	recorder *pullstats.Recorder         // nil: pulls aren't recorded
-	redis    *pullstats.Redis            // nil: there is no Redis
+	redis    *redispulls.Client          // nil: there is no Redis
 	lastUsed *pullstats.LastUsedRecorder // writes last-used times; nil: pulls aren't counted
 	sync     *pullstats.SyncWorker       // nil: pulls aren't counted
-	flush    *pullstats.FlushWorker      // nil: there is no Redis
+	flush    *redispulls.FlushWorker     // nil: there is no Redis
 	// open tells other processes that this one records uses, or that it doesn't. It is called
 	// before the first request is answered. If it fails, the workers do the same later.
 	open    func(context.Context) error
@@ -163,8 +165,8 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 // count adds to `out` the recorders and workers that count pulls, and sets the options of
 // `o` that concern counting.
 func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
-	metrics := pullstats.NewMetrics(p.metrics)
-	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.LivingNamespaces}
+	metrics, ofRedis := pullstats.NewMetrics(p.metrics), redispulls.NewMetrics(p.metrics)
+	places := statsdb.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.LivingNamespaces}
 	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, ClocksFit: p.clocks.Check, Log: p.log, Worker: loops})
 	if err != nil {
 		return err
@@ -197,9 +199,9 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 	if out.redis == nil {
 		return nil
 	}
-	out.flush, err = pullstats.NewFlushWorker(pullstats.FlushOptions{
+	out.flush, err = redispulls.NewFlushWorker(redispulls.FlushOptions{
 		Databases: places, Redis: out.redis, Interval: c.RedisInterval,
-		Logger: p.log, Metrics: metrics, Worker: loops,
+		Logger: p.log, Metrics: ofRedis, Worker: loops,
 	})
 	if err != nil {
 		return err
@@ -256,9 +258,9 @@ const unrecordedFor = 2 * worker.MaxIdle
 func uncounted(logged bool, p dependencies) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if logged {
-			return pullstats.Unchecked(ctx, p.stats(), unrecordedFor)
+			return statsdb.Unchecked(ctx, p.stats(), unrecordedFor)
 		}
-		return pullstats.Unrecorded(ctx, p.stats(), unrecordedFor)
+		return statsdb.Unrecorded(ctx, p.stats(), unrecordedFor)
 	}
 }
 
@@ -268,7 +270,7 @@ var unreliable = judge.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * tim
 
 // PruneByPulls gives auto-pruning, by its options `o`, access to the pull statistics. It
 // does nothing if `sync` is nil. `flush` is nil if there is no Redis.
-func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) {
+func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *redispulls.FlushWorker) {
 	if sync == nil {
 		return
 	}
@@ -299,7 +301,7 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 
 // pullRecord returns how far the pull statistics can be trusted: since when they are
 // complete, and by how much they lag behind the audit log and Redis.
-func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) (r judge.PullRecord, err error) {
+func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *redispulls.FlushWorker) (r judge.PullRecord, err error) {
 	s, err := sync.Status(ctx)
 	if err == nil && s.Foreign {
 		err = pullstats.ErrForeignLog

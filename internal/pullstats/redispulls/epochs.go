@@ -1,4 +1,4 @@
-package pullstats
+package redispulls
 
 import (
 	"cmp"
@@ -7,10 +7,14 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
-// errRedisLost says that Redis has lost data that it was given.
-var errRedisLost = errors.New("Redis has lost pulls, so it can't be told what was used lately")
+// ErrLost says that Redis has lost data that it was given.
+//
+//lint:ignore ST1005 Redis is a name
+var ErrLost = errors.New("Redis has lost pulls, so it can't be told what was used lately")
 
 // epoch has the numbers of two flushes: `redis` is the highest number that Redis has;
 // `stats` is the highest number that Redis must have, according to the statistics'
@@ -23,7 +27,7 @@ func (e epoch) lost() bool { return e.redis < e.stats }
 // epoch reads the epoch in the database and then that in Redis. In this order, since the
 // number in Redis only grows: so a flush between the two reads doesn't look like a loss of
 // data.
-func (r *Redis) epoch(ctx context.Context, c redis.UniversalClient) (e epoch, err error) {
+func (r *Client) epoch(ctx context.Context, c redis.UniversalClient) (e epoch, err error) {
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_flush FROM redisprocessingstate").Scan(&e.stats); err != nil {
 		return e, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
 	}
@@ -35,15 +39,15 @@ func (r *Redis) epoch(ctx context.Context, c redis.UniversalClient) (e epoch, er
 
 // raiseEpoch raises the epoch in Redis to n. Before that, Redis must have a number of at
 // least `kept`; if it has a lower one, it has lost data, and raiseEpoch returns
-// errRedisLost.
-func (r *Redis) raiseEpoch(ctx context.Context, n, kept int64) error {
+// ErrLost.
+func (r *Client) raiseEpoch(ctx context.Context, n, kept int64) error {
 	c := &call{script: epochScript, keys: []string{epochKey}, args: []any{n, kept}}
 	r.run(ctx, []*call{c})
-	if got, err := c.outcome(); got != answered {
+	if got, err := c.outcome(); got != Answered {
 		return fmt.Errorf("telling Redis of flush %d: %w", n, err)
 	}
 	if raised, err := c.cmd.Int(); err != nil || raised == 0 {
-		return fmt.Errorf("telling Redis of flush %d: %w", n, cmp.Or(err, errRedisLost))
+		return fmt.Errorf("telling Redis of flush %d: %w", n, cmp.Or(err, ErrLost))
 	}
 	return nil
 }
@@ -86,7 +90,7 @@ func (w *FlushWorker) restored(ctx context.Context, known int64) error {
 	}
 	w.opt.Logger.ErrorContext(ctx, "the database of the statistics was restored, and pulls that were counted after that state may be missing",
 		"flush", known, "flush_of_database", newest)
-	if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+	if err := statsdb.Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 		return err
 	}
 	if _, err := w.opt.Stats.Pool.Exec(ctx, "UPDATE redisprocessingstate SET flush = GREATEST(flush, $1)", known); err != nil {

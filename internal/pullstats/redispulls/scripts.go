@@ -1,4 +1,4 @@
-package pullstats
+package redispulls
 
 import (
 	"fmt"

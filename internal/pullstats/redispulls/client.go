@@ -1,4 +1,81 @@
-package pullstats
+// Package redispulls counts pulls in Redis, and flushes the counts into the statistics. It is one of
+// the two ways of counting pulls; package pullstats has the other one, by the audit log, and decides
+// which pulls are sent here. Only the tests of pullstats know Redis besides this package.
+//
+// A [Client] sends pulls to Redis, stores HEADs by tag there, and finds the HEAD that belongs to a
+// GET by digest. It never repeats a call that got no answer, and says of each call whether Redis
+// executed it ([Outcome]), so that the caller can have a pull counted from the audit log if, and
+// only if, Redis hasn't counted it. A [FlushWorker] adds the counts to the statistics.
+//
+// # Why each pull in Redis counts once
+//
+// A script in Redis adds each pull to the counter of its tag or manifest. As long as the
+// counter's key exists, the counter only grows. A [FlushWorker] adds to the statistics
+// those pulls of a counter that the statistics don't have yet. In the same transaction it
+// stores, in the table redispullcounters, that all of the counter's pulls are now in the
+// statistics. The FlushWorker takes nothing out of Redis. So after a rollback nothing was
+// counted, and if the outcome of a commit is unknown, the next attempt adds only the pulls
+// that are missing, if any.
+//
+// Before a flush's transaction reads counters from Redis, it takes one lock for the counters
+// of all repositories, and holds it until it ends (lockCounters). So two workers can't add
+// the same pulls, and the later of two transactions has read later values. A worker that
+// stalls while it holds the lock blocks the other workers until PostgreSQL ends its idle
+// transaction; after that the stalled worker can't commit what it has read.
+//
+// When the statistics have all pulls of a counter, the FlushWorker settles the counter: a
+// script sets the counter's key to expire in a minute, unless another pull comes. The
+// script compares the counter's present values with those in the statistics, so a late call
+// of the script doesn't change a counter with newer pulls. After a counter has expired, the
+// next pull makes it again. The new counter starts at 0, and its field `born`, the sequence
+// number of its first pull, is greater than before. If a worker dies before it settles a
+// counter, the next flush settles it.
+//
+// Each flush has a number, the epoch. The flush stores the epoch in Redis before it reads
+// counters, and checks after each read that Redis still has it. If Redis was emptied or
+// restored to an older state, the epoch is missing or too low. Then the flush adds no pulls
+// to the statistics until the pulls that Redis lost have been marked to be counted from the
+// audit log, as far as the log has them (see recount). If only some counters were restored
+// to an older state (on one node of a cluster), they have smaller values than the
+// statistics: the flush adds nothing for them and records that the statistics are complete
+// only from now on.
+//
+// If the statistics' database was restored to an older state, redispullcounters went back
+// together with the counts. So the next flush adds the pulls that are missing, except those
+// of counters that have expired since. Redis then has a greater epoch than the database, by
+// which the FlushWorker notices the restore; it records that the statistics are complete
+// only from now on.
+//
+// The FlushWorker locks the repositories of the counters until the statistics are committed
+// (statsdb.Databases.WithAlive). Pulls of deleted repositories are recorded as counted in
+// redispullcounters, but added to no statistics. A complete flush finds every counter that
+// exists in Redis; a row of redispullcounters is deleted when complete flushes have not
+// found its counter for a day.
+//
+// For each repository, a set in Redis has the names of the counters that aren't settled. The
+// script that adds a pull also adds the counter to the set, and the script that settles the
+// counter removes it. A reader that adds the pulls in Redis to the statistics reads the set
+// and its counters first (Client.Unsettled), and then the statistics and redispullcounters
+// in one snapshot (Counters.Unflushed). A pull that Redis had counted by then is either in
+// the statistics, or among those pulls of its counter that redispullcounters doesn't have.
+// So the sum has every pull that Redis counted before the counters were read, and none
+// twice.
+//
+// # Decisions
+//
+// Counters in Redis grow, and a flush adds to the statistics how much they have grown, in one
+// transaction that locks all counters. Flushes that move counts into numbered batches with leases
+// and states would let any number of workers take part. That needs more code and proof than it is
+// worth, since one worker flushes 10,000 keys a second.
+//
+// Counters stay for a minute after all their pulls are flushed, not for a day, so that Redis holds
+// only what is pulled between two flushes. If a counter is created again, it has a greater sequence
+// number, unless the server's clock goes back by more than a minute.
+//
+// To learn when a tag was last used, Purser also reads the pulls that aren't flushed yet, from the
+// repository's counters in Redis. The names of the set and of the counters have the repository's id
+// in braces, so that a Redis cluster keeps all of them on one node.
+package redispulls
 
 import (
 	"context"
@@ -22,10 +99,10 @@ const (
 	redisTimeout = 3 * time.Second
 )
 
-// Redis is a client of one server, or of a cluster, of Redis or Valkey; it finds out by
+// Client is a client of one server, or of a cluster, of Redis or Valkey; it finds out by
 // itself whether the server belongs to a cluster. It never repeats a call that got no
 // answer: the caller decides whether that is safe. Its methods may be called concurrently.
-type Redis struct {
+type Client struct {
 	opt   *redis.Options
 	stats *db.DB
 
@@ -33,10 +110,10 @@ type Redis struct {
 	client redis.UniversalClient // nil: the server wasn't reached yet
 }
 
-// NewRedis makes a client of the server at a URL (redis://, rediss:// or unix://). It
+// NewClient makes a client of the server at a URL (redis://, rediss:// or unix://). It
 // doesn't connect yet. `stats` is the database of the registry's statistics. The error doesn't
 // repeat the URL, which may contain a password.
-func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
+func NewClient(rawURL string, stats *db.DB) (*Client, error) {
 	opt, err := parseRedisURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -47,7 +124,7 @@ func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = 1
 	opt.DisableIdentity = true
-	r := &Redis{opt: opt, stats: stats}
+	r := &Client{opt: opt, stats: stats}
 	r.Wait(redisTimeout)
 	return r, nil
 }
@@ -55,7 +132,7 @@ func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 // Wait sets how long a command, and a pipeline, may take; by default 3 seconds. Connecting takes at most
 // 2 seconds of it. It is called before the first use. It must be well below 15 seconds, in which a batch
 // of pulls is sent.
-func (r *Redis) Wait(limit time.Duration) {
+func (r *Client) Wait(limit time.Duration) {
 	r.opt.DialTimeout = min(limit, redisDialTimeout)
 	r.opt.ReadTimeout, r.opt.WriteTimeout, r.opt.PoolTimeout = limit, limit, limit
 }
@@ -83,14 +160,14 @@ func parseRedisURL(rawURL string) (*redis.Options, error) {
 
 // Trust lets the server's certificate be signed by the authorities `roots`, instead of those of the
 // system. It is called before the first use. It has no effect without TLS, or if roots is nil.
-func (r *Redis) Trust(roots *x509.CertPool) {
+func (r *Client) Trust(roots *x509.CertPool) {
 	if r.opt.TLSConfig != nil && roots != nil {
 		r.opt.TLSConfig.RootCAs = roots
 	}
 }
 
 // Ping asks the server whether it answers, without a look at what it has.
-func (r *Redis) Ping(ctx context.Context) error {
+func (r *Client) Ping(ctx context.Context) error {
 	c, err := r.dial(ctx)
 	if err != nil {
 		return fmt.Errorf("reaching Redis at %s: %w", r.opt.Addr, err)
@@ -99,10 +176,10 @@ func (r *Redis) Ping(ctx context.Context) error {
 }
 
 // Address returns the server's address, without user and password.
-func (r *Redis) Address() string { return r.opt.Addr }
+func (r *Client) Address() string { return r.opt.Addr }
 
 // Close ends the connections.
-func (r *Redis) Close() error {
+func (r *Client) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.client == nil {
@@ -119,7 +196,7 @@ var ErrNotOwner = errors.New("it has pulls of another registry: give each its ow
 // connect returns the connected client. The first call finds out whether the server is a
 // cluster, and whether the pulls in it belong to this registry. Errors: ErrNotOwner if they
 // belong to another one, or why Redis or the statistics' database couldn't be asked.
-func (r *Redis) connect(ctx context.Context) (redis.UniversalClient, error) {
+func (r *Client) connect(ctx context.Context) (redis.UniversalClient, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.client != nil {
@@ -138,7 +215,7 @@ func (r *Redis) connect(ctx context.Context) (redis.UniversalClient, error) {
 	return c, nil
 }
 
-func (r *Redis) dial(ctx context.Context) (redis.UniversalClient, error) {
+func (r *Client) dial(ctx context.Context) (redis.UniversalClient, error) {
 	c := redis.NewClient(r.opt)
 	info, err := c.Info(ctx, "cluster").Result()
 	if err == nil && !strings.Contains(info, "cluster_enabled:1") {
@@ -153,7 +230,7 @@ func (r *Redis) dial(ctx context.Context) (redis.UniversalClient, error) {
 
 // own stores this registry's identity in a Redis that has none yet, so that no other
 // registry uses it. Error: ErrNotOwner if the Redis has another registry's identity.
-func (r *Redis) own(ctx context.Context, c redis.UniversalClient) error {
+func (r *Client) own(ctx context.Context, c redis.UniversalClient) error {
 	var owner string
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT owner::text FROM redisprocessingstate").Scan(&owner); err != nil {
 		return fmt.Errorf("asking the database whose Redis it is: %w", err)
@@ -171,7 +248,7 @@ func (r *Redis) own(ctx context.Context, c redis.UniversalClient) error {
 	return nil
 }
 
-func (r *Redis) clusterOptions() *redis.ClusterOptions {
+func (r *Client) clusterOptions() *redis.ClusterOptions {
 	o := r.opt
 	return &redis.ClusterOptions{
 		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
@@ -183,7 +260,7 @@ func (r *Redis) clusterOptions() *redis.ClusterOptions {
 
 // eachMaster calls fn for each server that holds keys (each master of a cluster), one after
 // another.
-func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *redis.Client) error) error {
+func (r *Client) eachMaster(ctx context.Context, fn func(ctx context.Context, c *redis.Client) error) error {
 	c, err := r.connect(ctx)
 	if err != nil {
 		return err
@@ -225,7 +302,7 @@ type call struct {
 
 // run sends calls in one round trip (on a cluster, one per server). It returns when each
 // call was answered or has failed; see call.outcome.
-func (r *Redis) run(ctx context.Context, calls []*call) {
+func (r *Client) run(ctx context.Context, calls []*call) {
 	c, err := r.connect(ctx)
 	if err != nil {
 		for _, call := range calls {
@@ -248,7 +325,7 @@ func (r *Redis) run(ctx context.Context, calls []*call) {
 	}
 }
 
-func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call) {
+func (r *Client) send(ctx context.Context, c redis.UniversalClient, calls []*call) {
 	p := c.Pipeline()
 	for _, call := range calls {
 		call.cmd = call.script.EvalSha(ctx, p, call.keys, call.args...)
@@ -266,7 +343,7 @@ func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call
 }
 
 // load loads the scripts of the calls into all servers.
-func (r *Redis) load(ctx context.Context, calls []*call) error {
+func (r *Client) load(ctx context.Context, calls []*call) error {
 	return r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		loaded := map[*redis.Script]bool{}
 		for _, call := range calls {
@@ -282,45 +359,61 @@ func (r *Redis) load(ctx context.Context, calls []*call) error {
 	})
 }
 
-// outcome says what is known about a call.
-type outcome int
+// Outcome says what is known about a call.
+type Outcome int
 
 const (
-	answered   outcome = iota // it was executed
-	refused                   // it wasn't executed, and changed nothing
-	unanswered                // it isn't known whether it was executed
+	Answered   Outcome = iota // it was executed
+	Refused                   // it wasn't executed, and changed nothing
+	Unfit                     // as Refused, because a key holds a value of another type, which no retry changes
+	Unanswered                // it isn't known whether it was executed
 )
 
-// outcome says whether Redis executed the call: answered if it did, refused if it didn't,
-// unanswered if that isn't known. Unless the call was answered, the error says why.
-func (c *call) outcome() (outcome, error) {
-	if c.err != nil {
-		return refused, c.err
+// outcome says whether Redis executed the call. Unless the call was answered, the error says why.
+func (c *call) outcome() (Outcome, error) {
+	got, err := Refused, c.err
+	if err == nil {
+		got, err = outcomeOf(c.cmd.Err())
 	}
-	return outcomeOf(c.cmd.Err())
+	if got == Refused && unfit(err) {
+		got = Unfit
+	}
+	return got, err
 }
 
-func outcomeOf(err error) (outcome, error) {
+func outcomeOf(err error) (Outcome, error) {
 	var reply redis.Error
 	var network *net.OpError
 	switch {
 	case err == nil, errors.Is(err, redis.Nil):
-		return answered, nil
+		return Answered, nil
 	case errors.As(err, &reply):
-		return refused, err // a script that fails has changed no counter: see scripts.go
+		return Refused, err // a script that fails has changed no counter: see scripts.go
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
-		return refused, err // it wasn't sent
+		return Refused, err // it wasn't sent
 	case errors.As(err, &network) && network.Op == "dial":
-		return refused, err
+		return Refused, err
 	}
-	return unanswered, err
+	return Unanswered, err
 }
 
-// ping returns an error unless all servers answer.
-func (r *Redis) ping(ctx context.Context) error {
+// Answers returns an error unless all servers of the registry answer.
+func (r *Client) Answers(ctx context.Context) error {
 	err := r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() })
 	if err != nil {
 		return fmt.Errorf("reaching Redis at %s: %w", r.opt.Addr, err)
 	}
 	return nil
+}
+
+// unfit says whether an error means that a Redis key holds a value of the wrong type, which
+// no retry changes. Redis 6 reports an error inside a script with the prefix ERR, which it
+// also uses for temporary errors; so unfit searches the error's text.
+func unfit(err error) bool {
+	for _, text := range []string{"WRONGTYPE ", "is not an integer", "would overflow", "attempt to "} {
+		if strings.Contains(err.Error(), text) {
+			return true
+		}
+	}
+	return false
 }

@@ -1,11 +1,16 @@
-package pullstats
+package redispulls
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // keyTest runs scripts on one counter and its repository's set.
@@ -100,7 +105,7 @@ func TestScriptsFailWhole(t *testing.T) {
 		must(t, k.c.HSet(t.Context(), k.key, field, text).Err())
 		before := k.c.HGetAll(t.Context(), k.key).Val()
 		err := recordScript.Run(t.Context(), k.c, []string{k.key, k.set}, 1, redisTime(noon.Add(time.Second)), 1, "v1", digest("a").String(), "tag").Err()
-		if got, cause := outcomeOf(err); got != refused || !unfit(cause) {
+		if got, cause := outcomeOf(err); got != Refused || !unfit(cause) {
 			t.Errorf("a record in a key whose %s is %q: %v", field, text, err)
 		}
 		for name, was := range before {
@@ -108,52 +113,6 @@ func TestScriptsFailWhole(t *testing.T) {
 				t.Errorf("%s is %q, and was %q before a record that failed", name, now, was)
 			}
 		}
-	}
-}
-
-// Because a replica's clock is wrong, a pull that comes after another one has an earlier
-// time. It must not lower the time in the counter, nor the last-used time.
-func TestRedisUsesSkew(t *testing.T) {
-	t.Parallel()
-	server := startRedis(t)
-	s := open(t, false, 1)
-	r := server.open(t, s.stats)
-	rec := s.recorder(t, r, unlogged)
-	now := time.Now().Truncate(time.Microsecond)
-	w := s.flusher(t, r)
-	check := func(when string) {
-		t.Helper()
-		uses, err := s.asked(t, r)
-		must(t, err)
-		if at := uses.Tags["v1"]; at.Before(now) || at.After(now.Add(time.Second)) {
-			t.Errorf("%s: v1 was used at %v, want %v and a second more at most", when, at, now)
-		}
-		if at := uses.Manifests[digest("a").String()]; at.Before(now) || at.After(now.Add(time.Second)) {
-			t.Errorf("%s: the manifest was used at %v, want %v and a second more at most", when, at, now)
-		}
-	}
-	recorded(t, rec, s.pull(0, "v1", "a", now))
-	for _, skew := range []time.Duration{-time.Second, -10 * time.Minute, -59 * time.Minute} {
-		recorded(t, rec, s.pull(0, "v1", "a", now.Add(skew)))
-		recorded(t, rec, s.pull(0, "v1", "b", now.Add(skew)))
-		check("recorded")
-		must(t, w.Flush(t.Context()))
-		check("flushed")
-	}
-	if got := s.books(t)[tagName(s, 0, "v1")]; !got.Last.Equal(now) || got.Count != 7 || got.Other != digest("a").String() {
-		t.Errorf("v1 has %+v", got)
-	}
-	rec.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now)
-	rec.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
-	must(t, rec.opt.LastUsed.Close(t.Context()))
-	other := s.recorder(t, r, unlogged)
-	other.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
-	must(t, other.opt.LastUsed.Close(t.Context()))
-	var tag, manifest time.Time
-	must(t, s.stats.Pool.QueryRow(t.Context(), "SELECT (SELECT last_check_date FROM tagpullstatistics WHERE tag_name = 'v1'), (SELECT last_check_date FROM manifestpullstatistics WHERE manifest_digest = $1)",
-		digest("a").String()).Scan(&tag, &manifest))
-	if !tag.Equal(now) || !manifest.Equal(now) {
-		t.Errorf("the last-used times are %v and %v, want %v", tag, manifest, now)
 	}
 }
 
@@ -175,6 +134,73 @@ func TestUnfit(t *testing.T) {
 	} {
 		if got := unfit(errors.New(text)); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// A recorder may send a HEAD to Redis twice. Redis must store it once, and keep it marked as
+// used if a GET has used it. Of many HEADs of one client, Redis must keep the newest ten,
+// the limit that the test sets.
+func TestHeadsInRedis(t *testing.T) {
+	t.Parallel()
+	c := startRedis(t).client(t)
+	put := func(name string, second int, tag string) {
+		must(t, headScript.Run(t.Context(), c, []string{"k"}, name, noon.Add(time.Duration(second)*time.Second).UnixMicro(), 0, tag, int64(90e6), 10, 90).Err())
+	}
+	take := func(name string, second int) string {
+		tag, err := takeScript.Run(t.Context(), c, []string{"k"}, name, noon.Add(time.Duration(second)*time.Second).UnixMicro(), 0, int64(30e6)).Text()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatal(err)
+		}
+		return tag
+	}
+	put("a", 0, "v1")
+	put("a", 0, "v1")
+	if first, second := take("g1", 1), take("g2", 1); first != "v1" || second != "" {
+		t.Errorf("%q and %q, want v1 and nothing", first, second)
+	}
+	put("a", 0, "v1")
+	if tag := take("g3", 1); tag != "" {
+		t.Errorf("%q, which is used", tag)
+	}
+	for i := range 30 {
+		put(fmt.Sprint("h", i), 60+i, fmt.Sprint("t", i))
+	}
+	if n := c.HLen(t.Context(), "k").Val(); n != 10 {
+		t.Errorf("%d HEADs are remembered, want 10", n)
+	}
+	if tag := take("g4", 90); tag != "t29" {
+		t.Errorf("%q, want the newest", tag)
+	}
+	if ttl := c.TTL(t.Context(), "k").Val(); ttl <= 0 || ttl > 90*time.Second {
+		t.Errorf("the key stays for %v", ttl)
+	}
+}
+
+// A counter that lives for months keeps the last days only, and a field that can't be read is
+// ignored: no pull is lost.
+func TestDaysOfCounters(t *testing.T) {
+	t.Parallel()
+	k := testKey(t)
+	for i := range 40 {
+		k.record(2, midnight.AddDate(0, 0, i))
+		k.record(1, midnight.AddDate(0, 0, i-1)) // late: it counts for the day of the pull before
+	}
+	list := strings.Fields(k.c.HGet(t.Context(), k.key, "days").Val())
+	if day := midnight.AddDate(0, 0, 38).Unix() / 86400; len(list) != 31 || list[30] != fmt.Sprintf("%d:117", day) {
+		t.Errorf("the days are %q", list)
+	}
+	r := counter{count: 120, last: midnight.AddDate(0, 0, 39), ended: parseEnded(strings.Join(list, " "))}
+	want := []statsdb.DayPulls{{Day: midnight.AddDate(0, 0, 38), Pulls: 2}, {Day: midnight.AddDate(0, 0, 39), Pulls: 3}}
+	if got := r.byDay(5); !slices.Equal(got, want) {
+		t.Errorf("the last 5 pulls are %v, want %v", got, want)
+	}
+	if got := r.byDay(120); len(got) != 32 || got[0].Pulls != 27 {
+		t.Errorf("all pulls are %v", got)
+	}
+	for _, text := range []string{"", "x", "20000:", ":5", "20000:5 x"} {
+		if r.ended = parseEnded(text); !slices.Equal(r.byDay(120), []statsdb.DayPulls{{Day: midnight.AddDate(0, 0, 39), Pulls: 120}}) {
+			t.Errorf("%q: %v", text, r.byDay(120))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package pullstats
+package redispulls
 
 import (
 	"context"
@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
-// RedisStatus says how far the pulls in Redis are flushed, and in what state the server is.
-type RedisStatus struct {
+// Status says how far the pulls in Redis are flushed, and in what state the server is.
+type Status struct {
 	Address   string // without user and password
 	Reachable bool
 	Memory    int64 // bytes in use
@@ -32,8 +34,8 @@ type RedisStatus struct {
 
 // Status reads the state of flushing from the database, and asks the Redis server for the
 // server's state. If the server can't be reached, Status returns no error, but says so in
-// RedisStatus.Problems.
-func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
+// Status.Problems.
+func (w *FlushWorker) Status(ctx context.Context) (s Status, err error) {
 	var message *string
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
@@ -58,7 +60,7 @@ func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
 	return s, nil
 }
 
-// Behind returns how long ago the last complete flush began, like RedisStatus.Behind.
+// Behind returns how long ago the last complete flush began, like Status.Behind.
 func (w *FlushWorker) Behind(ctx context.Context) (time.Duration, error) {
 	var micros int64
 	err := w.opt.Stats.Pool.QueryRow(ctx,
@@ -78,20 +80,20 @@ func (w *FlushWorker) observe(ctx context.Context) {
 	s, err := w.Status(ctx)
 	if err == nil {
 		w.opt.Metrics.looked(s)
-		w.opt.Metrics.flushLag(lagKnown(s.Behind))
+		w.opt.Metrics.flushLag(statsdb.LagKnown(s.Behind))
 		return
 	}
 	w.opt.Logger.WarnContext(ctx, "looking at Redis", "error", err)
-	s = RedisStatus{}
+	s = Status{}
 	if err := w.opt.Redis.look(ctx, &s); err != nil {
 		w.opt.Logger.WarnContext(ctx, "looking at Redis", "error", err)
 	}
 	w.opt.Metrics.looked(s)
-	w.opt.Metrics.flushLag(lagUnknown())
+	w.opt.Metrics.flushLag(statsdb.LagUnknown())
 }
 
 // look asks all Redis servers for their memory and settings and adds these to s.
-func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
+func (r *Client) look(ctx context.Context, s *Status) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.ReadTimeout)
 	defer cancel()
 	err := r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
@@ -107,7 +109,7 @@ func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
 }
 
 // add adds what one Redis server reports: its memory, and problems with its settings.
-func (s *RedisStatus) add(memory, persistence map[string]string) {
+func (s *Status) add(memory, persistence map[string]string) {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(memory[name], 10, 64) // 0 if the server doesn't report it
 		return n
@@ -126,7 +128,7 @@ func (s *RedisStatus) add(memory, persistence map[string]string) {
 }
 
 // problem adds a problem that isn't listed yet.
-func (s *RedisStatus) problem(text string) {
+func (s *Status) problem(text string) {
 	if !strings.Contains(strings.Join(s.Problems, "\n"), text) {
 		s.Problems = append(s.Problems, text)
 	}

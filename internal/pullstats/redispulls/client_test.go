@@ -1,4 +1,4 @@
-package pullstats_test
+package redispulls_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redispulls"
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
@@ -46,7 +46,7 @@ func TestRedisRoots(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(pair.Certificate())
 	for name, trusted := range map[string]*x509.CertPool{"without its authority": nil, "with its authority": roots} {
-		r, err := pullstats.NewRedis("rediss://"+l.Addr().String(), nil)
+		r, err := redispulls.NewClient("rediss://"+l.Addr().String(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestRedisWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() }) // the kernel accepts connections, and nobody answers
-	r, err := pullstats.NewRedis("redis://"+l.Addr().String(), nil)
+	r, err := redispulls.NewClient("redis://"+l.Addr().String(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

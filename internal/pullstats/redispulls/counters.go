@@ -1,4 +1,4 @@
-package pullstats
+package redispulls
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 )
 
 // counter is the content of a Redis key that counts the pulls of one manifest by one tag
@@ -29,16 +30,16 @@ type counter struct {
 	last        time.Time
 	// ended has the pulls by day, oldest day first, except those of the newest day: for each
 	// day, how many pulls the counter had at the day's end.
-	ended []dayPulls
+	ended []statsdb.DayPulls
 }
 
 // byDay returns the counter's last n pulls by day, oldest day first. Pulls that came after
 // those of a later day count for the later day.
-func (c counter) byDay(n int64) (days []dayPulls) {
+func (c counter) byDay(n int64) (days []statsdb.DayPulls) {
 	from := c.count - n
-	for _, d := range append(c.ended, dayPulls{dayOf(c.last), c.count}) {
-		if upTo := min(d.pulls, c.count); upTo > from {
-			days = append(days, dayPulls{d.day, upTo - from})
+	for _, d := range append(c.ended, statsdb.DayPulls{Day: statsdb.DayOf(c.last), Pulls: c.count}) {
+		if upTo := min(d.Pulls, c.count); upTo > from {
+			days = append(days, statsdb.DayPulls{Day: d.Day, Pulls: upTo - from})
 			from = upTo
 		}
 	}
@@ -47,7 +48,7 @@ func (c counter) byDay(n int64) (days []dayPulls) {
 
 // parseEnded reads the field `days` of a counter: for each day that has ended its number,
 // counted from 1 January 1970, a colon, the pulls that the counter had at its end, and a space.
-func parseEnded(text string) (list []dayPulls) {
+func parseEnded(text string) (list []statsdb.DayPulls) {
 	for entry := range strings.FieldsSeq(text) {
 		day, count, _ := strings.Cut(entry, ":")
 		number, err := strconv.ParseInt(day, 10, 32)
@@ -55,7 +56,7 @@ func parseEnded(text string) (list []dayPulls) {
 		if err != nil || err2 != nil {
 			return nil // then all pulls count for the newest day
 		}
-		list = append(list, dayPulls{time.Unix(number*24*60*60, 0).UTC(), n})
+		list = append(list, statsdb.DayPulls{Day: time.Unix(number*24*60*60, 0).UTC(), Pulls: n})
 	}
 	return list
 }
@@ -89,7 +90,7 @@ func (c counter) uncounted(has counted) (n int64, back bool) {
 // counters reads the counters with the given keys from Redis. It leaves out keys that don't
 // exist. `invalid` has an error for each key whose value can't be a counter; `failed` is
 // the reason why other keys couldn't be read, nil if all were read.
-func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, invalid map[string]error, failed error) {
+func (r *Client) counters(ctx context.Context, keys []string) (list []counter, invalid map[string]error, failed error) {
 	c, err := r.connect(ctx)
 	if err != nil || len(keys) == 0 {
 		return nil, nil, err
@@ -121,7 +122,7 @@ func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, in
 	return list, invalid, failed
 }
 
-// parseCounter makes a counter of the field values that Redis.counters has read from a key.
+// parseCounter makes a counter of the field values that Client.counters has read from a key.
 // `exists` is false if Redis doesn't have the key. It returns an error if the values, or the
 // key's name, can't be those of a counter.
 func parseCounter(key string, fields []any) (c counter, exists bool, err error) {
@@ -155,23 +156,6 @@ func parseCounter(key string, fields []any) (c counter, exists bool, err error) 
 		err = errors.New("its fields have another name")
 	}
 	return c, true, err
-}
-
-// ofRepository returns those counters of a repository that may have pulls which aren't in
-// the statistics: the counters in the repository's set (uncountedPrefix). A counter leaves
-// this set only after the statistics have all of its pulls. So each pull that Redis has
-// counted before the call is either in a returned counter or in the statistics.
-func (r *Redis) ofRepository(ctx context.Context, repository int64) ([]counter, error) {
-	c, err := r.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := c.SMembers(ctx, uncountedKey(repository)).Result()
-	if err != nil {
-		return nil, fmt.Errorf("reading which pulls Redis has: %w", err)
-	}
-	list, _, err := r.counters(ctx, keys) // a flush reports invalid counters
-	return list, err
 }
 
 // lockCounters locks the counters in Redis against other flushes, by an advisory lock of

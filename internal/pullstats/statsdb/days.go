@@ -1,4 +1,4 @@
-package pullstats
+package statsdb
 
 import (
 	"cmp"
@@ -8,7 +8,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// This file and the statements of count.go write the history of pulls: how many pulls there
+// This file and the statements of sums.go write the history of pulls: how many pulls there
 // were on each day. The transaction that adds pulls to the statistics adds them to the history,
 // so no pull is in one of them alone, or twice in either.
 //
@@ -16,28 +16,28 @@ import (
 // whether the client named a tag or a digest. So these sums are made of the sums of manifests.
 // The pulls by tag are among them already.
 
-// dayPulls is a number of pulls on one day.
-type dayPulls struct {
-	day   time.Time // see dayOf
-	pulls int64
+// DayPulls is the number of pulls on one day.
+type DayPulls struct {
+	Day   time.Time // its first moment, in UTC
+	Pulls int64
 }
 
-// dayOf returns the first moment of the day of the time t, in UTC.
-func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
+// DayOf returns the first moment of the day of the time t, in UTC.
+func DayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
 // addDay adds n pulls of a day to p.days. There is mostly one day, at most a few.
-func (p *pulled) addDay(day time.Time, n int64) {
+func (p *Sum) addDay(day time.Time, n int64) {
 	for i := range p.days {
 		switch have := &p.days[i]; {
-		case have.day.Equal(day):
-			have.pulls += n
+		case have.Day.Equal(day):
+			have.Pulls += n
 			return
-		case have.day.Before(day):
-			p.days = slices.Insert(p.days, i, dayPulls{day, n})
+		case have.Day.Before(day):
+			p.days = slices.Insert(p.days, i, DayPulls{day, n})
 			return
 		}
 	}
-	p.days = append(p.days, dayPulls{day, n})
+	p.days = append(p.days, DayPulls{day, n})
 }
 
 // daySums has the pulls of a batch by day: of each repository, of each namespace, and of the
@@ -61,13 +61,13 @@ type dayKey struct {
 func (s daySums) empty() bool { return len(s.registry) == 0 }
 
 // sumDays adds up the pulls of manifests by day. `of` has the namespaces of the repositories.
-func sumDays(manifests []pulled, of living) (s daySums) {
+func sumDays(manifests []Sum, of Living) (s daySums) {
 	repositories, namespaces, registry := map[dayKey]int64{}, map[dayKey]int64{}, map[dayKey]int64{}
 	for _, m := range manifests {
 		for _, d := range m.days {
-			repositories[dayKey{d.day, m.repository}] += d.pulls
-			namespaces[dayKey{d.day, of[m.repository]}] += d.pulls
-			registry[dayKey{d.day, 0}] += d.pulls
+			repositories[dayKey{d.Day, m.Repository}] += d.Pulls
+			namespaces[dayKey{d.Day, of[m.Repository]}] += d.Pulls
+			registry[dayKey{d.Day, 0}] += d.Pulls
 		}
 	}
 	s.repositories, s.namespaces, s.registry = orderedDays(repositories), orderedDays(namespaces), orderedDays(registry)

@@ -1,4 +1,4 @@
-package pullstats
+package redispulls
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -37,8 +38,8 @@ const (
 
 // FlushOptions configures a FlushWorker.
 type FlushOptions struct {
-	Databases
-	Redis *Redis // required
+	statsdb.Databases
+	Redis *Client // required
 	// Interval is the time between flushes of Redis; each flush is done by one of the
 	// processes. Default 5 min.
 	Interval time.Duration
@@ -50,6 +51,9 @@ type FlushOptions struct {
 	Logger  *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
+	// Step is for tests: a flush calls it with the name of each step at which the process may end.
+	// Nil: nothing is called.
+	Step func(step string)
 }
 
 // FlushWorker flushes Redis: it adds the pulls that Redis has counted to the statistics.
@@ -61,12 +65,11 @@ type FlushWorker struct {
 	flushing *semaphore.Weighted // taken during a flush
 	due      time.Time           // used by the loop alone: when to ask whether a flush is due
 	swept    atomic.Int64        // when forget last ran, in Unix seconds
-	crash    func(step string)   // for tests: steps at which the process may end
 }
 
 // NewFlushWorker makes a worker. It counts nothing until Run or Flush is called.
 func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	if o.Redis == nil {
@@ -84,11 +87,17 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &FlushWorker{opt: o, flushing: semaphore.NewWeighted(1), crash: func(string) {}}
+	w := &FlushWorker{opt: o, flushing: semaphore.NewWeighted(1)}
 	w.loop = worker.New(worker.Options{
 		Name: "flush of pulls in Redis", Batch: w.round, Next: w.next, Timeout: time.Hour, Log: o.Logger, Metrics: o.Worker,
 	})
 	return w, nil
+}
+
+func (w *FlushWorker) step(name string) {
+	if w.opt.Step != nil {
+		w.opt.Step(name)
+	}
 }
 
 // Run flushes Redis once in each interval until ctx ends. The end of ctx also cancels a flush
@@ -160,7 +169,7 @@ func (w *FlushWorker) mendTimes(ctx context.Context) error {
 	_, err := w.opt.Stats.Pool.Exec(ctx, `
 		UPDATE redisprocessingstate SET updated_at = LEAST(updated_at, now()),
 			last_processed_timestamp = CASE WHEN last_processed_timestamp > now() THEN 'epoch' ELSE last_processed_timestamp END
-		WHERE GREATEST(updated_at, last_processed_timestamp) > now() + $1::bigint * interval '1 microsecond'`, futureAfter.Microseconds())
+		WHERE GREATEST(updated_at, last_processed_timestamp) > now() + $1::bigint * interval '1 microsecond'`, statsdb.FutureAfter.Microseconds())
 	if err != nil {
 		return fmt.Errorf("mending the times of flushes: %w", err)
 	}
@@ -207,10 +216,11 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 		Scan(&n, &kept, &begun); err != nil {
 		return fmt.Errorf("beginning to flush pulls: %w", err)
 	}
-	w.crash("begun")
+	w.step("begun")
 	if err := w.opt.Redis.raiseEpoch(ctx, n, kept); err != nil {
 		return err
 	}
+	w.step("numbered")
 	keys, left, err := w.scan(ctx, func(page []string) (error, error) { return w.page(ctx, n, page) })
 	if err = cmp.Or(err, left); err != nil {
 		return err
@@ -255,10 +265,10 @@ func (w *FlushWorker) scan(ctx context.Context, fn func(keys []string) (left, er
 	return n, left, cmp.Or(failed, err)
 }
 
-// distinct sorts keys and removes duplicates: a scan of Redis may return a key twice.
-func distinct(keys []string) []string {
-	slices.Sort(keys)
-	return slices.Compact(keys)
+// distinct sorts keys or ids and removes duplicates: a scan of Redis may return a key twice.
+func distinct[T cmp.Ordered](list []T) []T {
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // complete records that flush number n, which began at the time `begun`, has added the pulls
@@ -308,11 +318,11 @@ func (w *FlushWorker) page(ctx context.Context, n int64, keys []string) (left, e
 			break
 		}
 		w.opt.Logger.WarnContext(ctx, "a flush of pulls failed", "flush", n, "attempt", attempt, "error", err)
-		if pause(ctx, w.opt.Backoff<<(attempt-1)) != nil {
+		if worker.Sleep(ctx, w.opt.Backoff<<(attempt-1)) != nil {
 			break
 		}
 	}
-	w.crash("after commit")
+	w.step("after commit")
 	for key, cause := range p.invalid {
 		w.opt.Logger.WarnContext(ctx, "a key in Redis has a name of a counter of pulls and is none", "key", key, "error", cause)
 	}
@@ -344,16 +354,16 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 	for i, key := range keys {
 		repositories[i] = repositoryOf(key)
 	}
-	err = w.opt.withAlive(ctx, sorted(repositories), func(alive living, tx pgx.Tx) error {
+	err = w.opt.WithAlive(ctx, distinct(repositories), func(alive statsdb.Living, tx pgx.Tx) error {
 		if err := lockCounters(ctx, tx); err != nil {
 			return err
 		}
 		p = counting{}
 		p.list, p.invalid, p.left = w.opt.Redis.counters(ctx, keys)
-		w.crash("read")
+		w.step("read")
 		// If Redis was emptied before this read, the lost pulls must be counted from the
 		// audit log before any new counter is counted. In that case raiseEpoch returns
-		// errRedisLost.
+		// ErrLost.
 		if err := w.opt.Redis.raiseEpoch(ctx, n, n); err != nil || len(p.list) == 0 {
 			return err
 		}
@@ -361,22 +371,23 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 		if err != nil {
 			return err
 		}
-		sum, err := w.sum(ctx, &p, has, alive)
+		sums, err := w.sum(ctx, &p, has, alive)
 		if err != nil {
 			return err
 		}
-		if err := sum.writeFlushed(ctx, tx); err != nil {
+		if err := sums.WriteFlushed(ctx, tx); err != nil {
 			return err
 		}
 		if err := saveCounted(ctx, tx, p.list); err != nil {
 			return err
 		}
+		w.step("saved")
 		if _, err := tx.Exec(ctx, `
 			UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + $1,
 				redis_flush = GREATEST(redis_flush, $2), updated_at = now()`, p.flushed+p.gone, n); err != nil {
 			return fmt.Errorf("recording a flush of pulls: %w", err)
 		}
-		w.crash("before commit")
+		w.step("before commit")
 		return nil
 	})
 	return p, err
@@ -385,27 +396,27 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 // sum adds up those pulls of the counters in p.list that the statistics don't have yet,
 // except pulls of deleted repositories. `has` maps each counter to its row in
 // redispullcounters.
-func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive living) (counts, error) {
-	a := newAdder(alive)
+func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive statsdb.Living) (statsdb.Sums, error) {
+	a := statsdb.NewAdder(alive)
 	for _, c := range p.list {
 		n, back := c.uncounted(has[idOf(c.key)])
 		switch {
 		case back:
 			w.opt.Logger.ErrorContext(ctx, "Redis was set back, so that pulls are missing", "key", c.key)
-			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
-				return counts{}, err
+			if err := statsdb.Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+				return statsdb.Sums{}, err
 			}
 		case n == 0:
-		case !alive.has(c.repository):
+		case !alive.Has(c.repository):
 			p.gone++
 		default:
 			p.flushed++
 			for _, d := range c.byDay(n) {
-				a.add(c.repository, c.tag, c.digest, d.pulls, d.day, c.last)
+				a.Add(c.repository, c.tag, c.digest, d.Pulls, d.Day, c.last)
 			}
 		}
 	}
-	return a.counts(), nil
+	return a.Sums(), nil
 }
 
 // settle removes each counter in `list` from its repository's set in Redis, and lets its
@@ -420,10 +431,10 @@ func (w *FlushWorker) settle(ctx context.Context, list []counter) error {
 		return nil
 	}
 	w.opt.Redis.run(ctx, calls)
-	w.crash("settled")
+	w.step("settled")
 	for _, c := range calls {
 		// If a call has failed, the next flush settles its counter.
-		if got, err := c.outcome(); got != answered {
+		if got, err := c.outcome(); got != Answered {
 			return fmt.Errorf("settling pulls in Redis: %w", err)
 		}
 	}

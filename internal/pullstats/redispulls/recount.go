@@ -1,4 +1,4 @@
-package pullstats
+package redispulls
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/statsdb"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
@@ -25,17 +27,20 @@ const (
 	// recountWait is how long a recount waits for processes to write their pulls to the
 	// audit log.
 	recountWait = 10 * time.Second
+	// recountLook is how often a recount looks whether they have.
+	recountLook = 250 * time.Millisecond
 )
 
+//lint:ignore ST1005 Redis is a name
 var errUnwritten = errors.New("Redis has lost pulls, which are counted from the log when all processes have written theirs")
 
 // recover is called when Redis has lost pulls. It marks the lost pulls that the audit log
-// has, so that the SyncWorker counts them, and then stores the database's epoch in Redis
+// has, so that pullstats.SyncWorker counts them, and then stores the database's epoch in Redis
 // again. It holds the lock of lockCounters, so only one process at a time recovers, and the
 // next one finds the epochs equal and does nothing.
 func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
-		if err := unhurried(ctx, tx); err != nil {
+		if err := statsdb.Unhurried(ctx, tx); err != nil {
 			return err
 		}
 		if err := lockCounters(ctx, tx); err != nil {
@@ -53,7 +58,7 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 		// If Redis was restored to an older state, nothing shows which pulls are missing in
 		// its counters.
 		if !all || e.redis > 0 {
-			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+			if err := statsdb.Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 				return err
 			}
 		}
@@ -61,7 +66,7 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 	})
 }
 
-// recount marks the pulls that Redis has lost, so that the SyncWorker counts them from the
+// recount marks the pulls that Redis has lost, so that pullstats.SyncWorker counts them from the
 // audit log. It returns whether the log has all of them.
 //
 // Redis gives each pull that it counts a sequence number, which grows within a counter and
@@ -124,7 +129,7 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 		err := w.opt.Stats.Pool.QueryRow(ctx, `
 			SELECT count(*) FILTER (WHERE written_to < $1 AND ended_at IS NULL AND seen_at > now() - $2::bigint * interval '1 microsecond') > 0,
 				count(*) > 0 AND bool_and(logged) FROM pullrecorders WHERE redis AND (ended_at IS NULL OR ended_at >= $3)`,
-			now, goneAfter.Microseconds(), flushed).Scan(&waits, &all)
+			now, statsdb.GoneAfter.Microseconds(), flushed).Scan(&waits, &all)
 		if err != nil {
 			return from, false, fmt.Errorf("asking up to when pulls are written: %w", err)
 		}
@@ -134,7 +139,7 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 		if time.Now().After(deadline) {
 			return from, false, errUnwritten
 		}
-		if err := pause(ctx, busyTick/4); err != nil {
+		if err := worker.Sleep(ctx, recountLook); err != nil {
 			return from, false, err
 		}
 	}
@@ -183,7 +188,7 @@ func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPul
 
 // born returns, for each key, the sequence number of the counter's first pull; 0 for keys
 // that don't exist in Redis.
-func (r *Redis) born(ctx context.Context, keys []string) ([]int64, error) {
+func (r *Client) born(ctx context.Context, keys []string) ([]int64, error) {
 	c, err := r.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -205,16 +210,4 @@ func (r *Redis) born(ctx context.Context, keys []string) ([]int64, error) {
 		list[i] = n
 	}
 	return list, nil
-}
-
-// pause returns nil after d, or ctx's error if ctx ends earlier.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

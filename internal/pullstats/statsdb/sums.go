@@ -1,4 +1,4 @@
-package pullstats
+package statsdb
 
 import (
 	"cmp"
@@ -14,46 +14,46 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// pulled is the sum of those pulls in a batch that belong to one tag or to one manifest.
-type pulled struct {
-	repository int64
-	name       string // name of the tag, or the digest
-	count      int64
-	last       time.Time
-	other      string     // of the newest pull by tag: for a tag the digest, for a manifest the tag
-	lastBoth   time.Time  // time of that pull
-	days       []dayPulls // the pulls by day, the newest day first
+// Sum is the sum of those pulls in a batch that belong to one tag or to one manifest.
+type Sum struct {
+	Repository int64
+	Name       string // name of the tag, or the digest
+	Count      int64
+	Last       time.Time
+	Other      string     // of the newest pull by tag: for a tag the digest, for a manifest the tag
+	OtherAt    time.Time  // time of that pull
+	days       []DayPulls // the pulls by day, the newest day first
 }
 
 // add adds n pulls of one day to the sum p; the last of them happened at `last`. If p is the
 // sum of a tag, `other` is the digest of the manifest that these pulls delivered. If p is the
 // sum of a manifest, `other` is the tag by which the manifest was pulled; "" if it was pulled
 // by digest.
-func (p *pulled) add(n int64, on, last time.Time, other string) {
-	p.count += n
+func (p *Sum) add(n int64, on, last time.Time, other string) {
+	p.Count += n
 	if n != 0 {
 		p.addDay(on, n)
 	}
-	if last.After(p.last) {
-		p.last = last
+	if last.After(p.Last) {
+		p.Last = last
 	}
-	if other != "" && !last.Before(p.lastBoth) { // of two pulls at the same time, the one added later wins
-		p.other, p.lastBoth = other, last
+	if other != "" && !last.Before(p.OtherAt) { // of two pulls at the same time, the one added later wins
+		p.Other, p.OtherAt = other, last
 	}
 }
 
-// counts has the sums of a batch of pulls: one for each tag and one for each manifest. They
+// Sums has the sums of a batch of pulls: one for each tag and one for each manifest. They
 // are ordered by repository and name, so that all transactions lock the rows of the
-// statistics tables in the same order. The other sums are those of days: see history.go.
-type counts struct {
-	tags, manifests []pulled
-	sums            daySums
+// statistics tables in the same order. The other sums are those of days: see days.go.
+type Sums struct {
+	Tags, Manifests []Sum
+	days            daySums
 }
 
-// adder adds up pulls.
-type adder struct {
-	tags, manifests map[rowKey]*pulled
-	living          living // the namespaces of the repositories, for the sums of days
+// Adder adds up pulls.
+type Adder struct {
+	tags, manifests map[rowKey]*Sum
+	living          Living // the namespaces of the repositories, for the sums of days
 }
 
 type rowKey struct {
@@ -61,70 +61,71 @@ type rowKey struct {
 	name       string
 }
 
-// newAdder makes an adder for pulls of the repositories `of`.
-func newAdder(of living) adder { return adder{map[rowKey]*pulled{}, map[rowKey]*pulled{}, of} }
+// NewAdder makes an adder for pulls of the repositories `of`.
+func NewAdder(of Living) Adder { return Adder{map[rowKey]*Sum{}, map[rowKey]*Sum{}, of} }
 
-// add adds n pulls of the manifest with the digest d to the manifest's sum and, unless tag
+// Add adds n pulls of the manifest with the digest d to the manifest's sum and, unless tag
 // is "", to the tag's sum. `last` is the time of the last of these pulls, which all happened
 // on the day `on`.
-func (a adder) add(repository int64, tag string, d oci.Digest, n int64, on, last time.Time) {
+func (a Adder) Add(repository int64, tag string, d oci.Digest, n int64, on, last time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, n, on, last, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, n, on, last, tag)
 }
 
-// addTag adds one pull to a tag's sum: a pull by digest that was joined with the client's
-// HEAD of this tag. The SyncWorker counted the pull for the manifest d already when it read
-// the pull. So addTag adds no pull to the manifest's sum; it only records there that the
+// AddTag adds one pull to a tag's sum: a pull by digest that was joined with the client's
+// HEAD of this tag. pullstats.SyncWorker counted the pull for the manifest d already when it read
+// the pull. So AddTag adds no pull to the manifest's sum; it only records there that the
 // manifest was pulled by this tag at the time `at`.
-func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
-	addTo(a.tags, rowKey{repository, tag}, 1, dayOf(at), at, d.String())
-	addTo(a.manifests, rowKey{repository, d.String()}, 0, dayOf(at), at, tag)
+func (a Adder) AddTag(repository int64, tag string, d oci.Digest, at time.Time) {
+	addTo(a.tags, rowKey{repository, tag}, 1, DayOf(at), at, d.String())
+	addTo(a.manifests, rowKey{repository, d.String()}, 0, DayOf(at), at, tag)
 }
 
-func addTo(rows map[rowKey]*pulled, k rowKey, n int64, on, last time.Time, other string) {
+func addTo(rows map[rowKey]*Sum, k rowKey, n int64, on, last time.Time, other string) {
 	if k.name == "" {
 		return
 	}
 	if rows[k] == nil {
-		rows[k] = &pulled{repository: k.repository, name: k.name}
+		rows[k] = &Sum{Repository: k.repository, Name: k.name}
 	}
 	rows[k].add(n, on, last, other)
 }
 
-func (a adder) counts() counts {
-	c := counts{tags: ordered(a.tags), manifests: ordered(a.manifests)}
-	c.sums = sumDays(c.manifests, a.living)
-	return c
+// Sums returns the sums of all pulls that were added.
+func (a Adder) Sums() Sums {
+	s := Sums{Tags: ordered(a.tags), Manifests: ordered(a.manifests)}
+	s.days = sumDays(s.Manifests, a.living)
+	return s
 }
 
-func ordered(rows map[rowKey]*pulled) []pulled {
-	list := make([]pulled, 0, len(rows))
+func ordered(rows map[rowKey]*Sum) []Sum {
+	list := make([]Sum, 0, len(rows))
 	for _, p := range rows {
 		list = append(list, *p)
 	}
-	slices.SortFunc(list, func(a, b pulled) int {
-		return cmp.Or(cmp.Compare(a.repository, b.repository), cmp.Compare(a.name, b.name))
+	slices.SortFunc(list, func(a, b Sum) int {
+		return cmp.Or(cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.Name, b.Name))
 	})
 	return list
 }
 
-// addPulls adds pulls of repositories that exist. An entry of pulls by digest has the time of
-// each pull, so that addPulls knows their days. The pulls of another entry count for the day
+// AddPulls adds pulls of repositories that exist. An entry of pulls by digest has the time of
+// each pull, so that AddPulls knows their days. The pulls of another entry count for the day
 // of the last of them: the audit log's recorder begins another entry at midnight, unless its
 // buffer is full.
-func (a adder) addPulls(pulls []audit.Pull) {
+func (a Adder) AddPulls(pulls []audit.Pull) {
 	for i := range pulls {
 		p := &pulls[i]
-		on := dayOf(p.Time)
+		on := DayOf(p.Time)
 		if p.Later != nil && p.First.Before(on) {
 			if all, err := audit.Requests(audit.Request{Time: p.First}, p.Later); err == nil && len(all) == p.N {
 				for _, q := range all {
-					a.add(p.RepositoryID, p.Tag, p.Digest, 1, dayOf(q.Time), q.Time)
+					a.Add(p.RepositoryID, p.Tag, p.Digest, 1, DayOf(q.Time), q.Time)
 				}
 				continue
 			}
 		}
-		a.add(p.RepositoryID, p.Tag, p.Digest, int64(p.N), on, p.Time)
+		a.Add(p.RepositoryID, p.Tag, p.Digest, int64(p.N), on, p.Time)
 	}
 }
 
@@ -196,28 +197,28 @@ const (
 		ON CONFLICT (repository_id, manifest_digest, day) DO UPDATE SET pulls = h.pulls + EXCLUDED.pulls`
 )
 
-// write adds the counts to the statistics, in the caller's transaction.
-func (c counts) write(ctx context.Context, tx pgx.Tx) error { return c.add(ctx, tx, nil) }
+// Write adds the sums to the statistics, in the caller's transaction.
+func (s Sums) Write(ctx context.Context, tx pgx.Tx) error { return s.write(ctx, tx, nil) }
 
-// writeFlushed adds counts that were flushed from Redis to the statistics, and stores the
+// WriteFlushed adds sums that were flushed from Redis to the statistics, and stores the
 // present time in the changed rows as the time of the flush (redis_last_processed).
-func (c counts) writeFlushed(ctx context.Context, tx pgx.Tx) error {
+func (s Sums) WriteFlushed(ctx context.Context, tx pgx.Tx) error {
 	now := time.Now()
-	return c.add(ctx, tx, &now)
+	return s.write(ctx, tx, &now)
 }
 
-// add sends its statements in one round trip. All transactions send them in the same order,
+// write sends its statements in one round trip. All transactions send them in the same order,
 // so that they lock rows in the same order.
-func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
+func (s Sums) write(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 	b := &pgx.Batch{}
-	if len(c.tags) > 0 {
-		b.Queue(upsertTags, arguments(c.tags, flushed))
+	if len(s.Tags) > 0 {
+		b.Queue(upsertTags, arguments(s.Tags, flushed))
 	}
-	if len(c.manifests) > 0 {
-		b.Queue(upsertManifests, arguments(c.manifests, flushed))
+	if len(s.Manifests) > 0 {
+		b.Queue(upsertManifests, arguments(s.Manifests, flushed))
 	}
-	if !c.sums.empty() {
-		b.Queue(upsertDays, c.sums.arguments())
+	if !s.days.empty() {
+		b.Queue(upsertDays, s.days.arguments())
 	}
 	if b.Len() == 0 {
 		return nil
@@ -231,7 +232,7 @@ func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 // arguments returns the arguments of upsertTags or upsertManifests for the given sums.
 // `flushed` is the time of the flush from Redis; nil if the pulls were counted from the
 // audit log.
-func arguments(rows []pulled, flushed *time.Time) db.Args {
+func arguments(rows []Sum, flushed *time.Time) db.Args {
 	n := len(rows)
 	repositories, numbers := make([]int64, n), make([]int64, n)
 	names, others := make([]string, n), make([]string, n)
@@ -241,17 +242,17 @@ func arguments(rows []pulled, flushed *time.Time) db.Args {
 	var moreNames []string
 	var moreDays []time.Time
 	for i, p := range rows {
-		repositories[i], names[i], numbers[i], lasts[i], others[i] = p.repository, p.name, p.count, p.last, p.other
-		if !p.lastBoth.IsZero() {
-			boths[i] = &rows[i].lastBoth
+		repositories[i], names[i], numbers[i], lasts[i], others[i] = p.Repository, p.Name, p.Count, p.Last, p.Other
+		if !p.OtherAt.IsZero() {
+			boths[i] = &rows[i].OtherAt
 		}
 		for j := range p.days {
 			if j == 0 {
-				days[i], pulls[i] = &p.days[0].day, &p.days[0].pulls
+				days[i], pulls[i] = &p.days[0].Day, &p.days[0].Pulls
 				continue
 			}
-			moreRepositories, moreNames = append(moreRepositories, p.repository), append(moreNames, p.name)
-			moreDays, morePulls = append(moreDays, p.days[j].day), append(morePulls, p.days[j].pulls)
+			moreRepositories, moreNames = append(moreRepositories, p.Repository), append(moreNames, p.Name)
+			moreDays, morePulls = append(moreDays, p.days[j].Day), append(morePulls, p.days[j].Pulls)
 		}
 	}
 	return db.Args{"repositories": repositories, "names": names, "counts": numbers, "lasts": lasts, "others": others,

@@ -1,8 +1,9 @@
-package pullstats
+package statsdb
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -12,14 +13,51 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shop is a test's registry with one repository, whose log and statistics are in two databases.
+type shop struct {
+	log, stats   *db.DB
+	repositories []int64
+}
+
+func open(t testing.TB) *shop {
+	t.Helper()
+	s := &shop{log: dbtest.New(t), stats: dbtest.New(t), repositories: make([]int64, 1)}
+	must(t, s.log.Pool.QueryRow(t.Context(), `
+		WITH acme AS (INSERT INTO top_level_namespaces (name) VALUES ('acme') RETURNING id)
+		INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/app' FROM acme RETURNING id`).Scan(&s.repositories[0]))
+	return s
+}
+
+// namespaces locks those of the repositories that exist and returns the ids of their
+// namespaces, as catalog.LivingNamespaces does.
+func namespaces(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]int64, error) {
+	rows, err := tx.Query(ctx, "SELECT id, top_level_namespace_id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
+	if err != nil {
+		return nil, err
+	}
+	of := map[int64]int64{}
+	var id, namespace int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &namespace}, func() error { of[id] = namespace; return nil })
+	return of, err
+}
+
 // TestStatisticsWithoutConnection: while pulls wait for a connection to the statistics' database, they keep
 // no connection to the log's database and no lock there. Otherwise a statistics server that is slow or gone
 // would keep requests and deletions waiting that don't need it.
 func TestStatisticsWithoutConnection(t *testing.T) {
 	t.Parallel()
-	s := open(t, true, 1)
+	s := open(t)
 	dsn := dbtest.DSN(t)
-	stats, err := db.Open(t.Context(), db.Options{DSN: dsn, MaxConns: 1, Log: quiet})
+	stats, err := db.Open(t.Context(), db.Options{DSN: dsn, MaxConns: 1, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	t.Cleanup(stats.Close)
 	taken, err := stats.Pool.Acquire(t.Context())
@@ -29,7 +67,7 @@ func TestStatisticsWithoutConnection(t *testing.T) {
 	before := s.log.Pool.Stat().AcquireCount()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	err = d.withAlive(ctx, s.repositories, func(living, pgx.Tx) error { return nil })
+	err = d.WithAlive(ctx, s.repositories, func(Living, pgx.Tx) error { return nil })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a connection: %v", err)
 	}
@@ -37,12 +75,12 @@ func TestStatisticsWithoutConnection(t *testing.T) {
 		t.Errorf("%d connections to the log's database were taken meanwhile", n)
 	}
 	taken.Release()
-	var alive living
-	must(t, d.withAlive(t.Context(), s.repositories, func(found living, _ pgx.Tx) error {
+	var alive Living
+	must(t, d.WithAlive(t.Context(), s.repositories, func(found Living, _ pgx.Tx) error {
 		alive = found
 		return nil
 	}))
-	if !alive.has(s.repositories[0]) {
+	if !alive.Has(s.repositories[0]) {
 		t.Errorf("the repositories that exist are %v", alive)
 	}
 }
@@ -51,12 +89,13 @@ func TestStatisticsWithoutConnection(t *testing.T) {
 // so that the clean-up after a deletion finds it.
 func TestCommitOfStatisticsComesFirst(t *testing.T) {
 	t.Parallel()
-	s := open(t, true, 1)
+	s := open(t)
 	d := Databases{Log: s.log, Stats: s.stats}
-	exec(t, s.stats, "CREATE TABLE counted (n int)")
+	_, err := s.stats.Pool.Exec(t.Context(), "CREATE TABLE counted (n int)")
+	must(t, err)
 	deleted := make(chan error, 1)
 	d.Alive = namespaces
-	must(t, d.withAlive(t.Context(), s.repositories, func(_ living, tx pgx.Tx) error {
+	must(t, d.WithAlive(t.Context(), s.repositories, func(_ Living, tx pgx.Tx) error {
 		go func() { // it waits for the lock of the repository
 			deleted <- pgx.BeginFunc(t.Context(), s.log.Pool, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(t.Context(), "SELECT FROM repositories WHERE id = $1 FOR UPDATE", s.repositories[0]); err != nil {
@@ -81,23 +120,4 @@ func TestCommitOfStatisticsComesFirst(t *testing.T) {
 		return err
 	}))
 	must(t, <-deleted)
-}
-
-// TestReadingIsNotWaitedForInVain: who waits for a worker that reads the audit log gives up with its
-// context, since it may have a connection and locks for which that worker waits.
-func TestReadingIsNotWaitedForInVain(t *testing.T) {
-	t.Parallel()
-	s := open(t, false, 1)
-	w := s.worker(t)
-	must(t, w.reading.Acquire(t.Context(), 1))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := w.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while another batch is read, Sync returns %v", err)
-	}
-	if _, err := w.Status(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while another batch is read, Status returns %v", err)
-	}
-	w.reading.Release(1)
-	must(t, w.Sync(t.Context()))
 }
