@@ -70,6 +70,54 @@
 // In one transaction it detaches the month's partition, for which it waits until no writer
 // uses the table, and then searches the partition for unread pulls. If it finds one, it
 // rolls back, and the partition stays attached.
+//
+// # How the log is followed
+//
+// Two readers follow the log. The worker of the pull statistics (package pullstats) reads pulls and
+// HEADs by [Log.Pulls]. The dispatcher of webhooks (package webhook) reads changes by [Changes], and
+// counts pulls by [CountPulls]. All three read in the order of (xid, id), where xid is the id of the
+// transaction that wrote the entry, and id that of the entry. They read only entries whose xid is
+// less than xmin, the least id of a transaction that is open in the statement's snapshot. A reader
+// keeps the [Position] of the last entry that it was given, and goes on from there. So it is given
+// each committed entry once:
+//
+//   - All transactions with ids below xmin have ended. What they have committed is visible to the
+//     statement, and they write nothing any more. A later transaction gets a greater id. So the
+//     entries below xmin are the same for ever, and the statement returns those after the reader's
+//     position, the first ones if there are more than its limit. It leaves out none between two.
+//   - The reader's new position is below xmin too, so no entry can appear before it later.
+//   - The next statement has the same xmin or a greater one. An entry that was left out, because an
+//     older transaction was open, comes after the position, and is read when its turn comes.
+//
+// Order by entry id or by time doesn't have these properties: an entry may be committed after an entry
+// with a greater id.
+//
+// Each reader moves its position in the transaction that uses the entries: it counts pulls or writes
+// notices. So both happen or neither, and of two processes that have read the same entries one alone
+// moves the position. How a reader makes sure of that is written in its package.
+//
+// Two functions change the xid of entries: [Log.CountAgain], after Redis has lost pulls, and
+// [ResetPulls], after a restore. They give a pull that the statistics lack the id of their own
+// transaction. It is open, so the pull comes after the position of every reader. A dispatcher of
+// webhooks that has read this pull before reads it again, and tells of it twice.
+//
+// # Decisions
+//
+// The two readers share the order, its argument and [Position], and not the loop that reads and moves
+// a position. A loop for both would have an option for one of them in each of these points:
+//
+//   - The position of the statistics is in their database, which may be on another server. So they read
+//     the log without a lock, lock the repositories of the pulls in the log's database, and then move
+//     the position only if nobody else has moved it. The position of webhooks is beside the log: the
+//     dispatcher locks it first, and another process that finds it locked does nothing.
+//   - If transaction ids begin anew, the order is lost. The statistics then count nothing until
+//     ResetPulls has made a new order, since pulls would be counted twice or not at all. Webhooks tell
+//     of what happens from then on.
+//   - The statistics read pulls one by one, with the HEADs of another table in the same order, and
+//     look at entries that can't be read yet: PullsOf for last uses, OldestUnread for what may be
+//     joined. Webhooks read changes by whole transactions, since each transaction is told of at once,
+//     and have the database add up as many pulls as it can.
+//   - The partition manager waits for the statistics, and not for webhooks.
 package audit
 
 import (

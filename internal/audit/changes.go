@@ -3,7 +3,6 @@ package audit
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,10 +20,6 @@ type Change struct {
 	NamespaceID int64
 }
 
-// End is a position after every entry that can ever exist: a reader that starts there
-// finds nothing.
-var End = Position{XID: maxID, ID: maxID}
-
 // Changes returns up to `n` entries of changes after the position `after`, ordered by the
 // writing transaction's id and the entry's id. `more` says that further entries may follow.
 // If the limit n might cut through the entries of the last transaction, Changes omits that
@@ -33,7 +28,7 @@ var End = Position{XID: maxID, ID: maxID}
 // or between these any more. Hence a reader that continues from the position of the last
 // entry in the list misses no entry and gets none twice.
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
-	xid, id := after.arguments()
+	xid, id := after.Arguments()
 	rows, err := tx.Query(ctx, `
 		SELECT xid::text AS xid_text, COALESCE(namespace_id, 0), id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
 			COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
@@ -54,8 +49,8 @@ func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Chan
 		if err != nil {
 			return c, err
 		}
-		c.Entry, c.Position.ID = found.Entry, found.ID
-		c.XID, err = strconv.ParseUint(xid, 10, 64)
+		c.Entry = found.Entry
+		c.Position, err = PositionOf(xid, found.ID)
 		return c, err
 	})
 	if err != nil {
@@ -119,7 +114,7 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	for i, w := range of {
 		ids[i], since[i] = w.NamespaceID, w.Since
 	}
-	xid, id := after.arguments()
+	xid, id := after.Arguments()
 	rows, err := tx.Query(ctx, `
 		WITH unread AS MATERIALIZED (
 			SELECT xid, id, time, COALESCE(first_time, time) AS first_time, pulls, namespace_id, repository FROM auditlog
@@ -145,9 +140,9 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 			counts = append(counts, c)
 			return nil
 		}
-		more, last.ID = c.Pulls == int64(n), id
+		more = c.Pulls == int64(n)
 		var err error
-		last.XID, err = strconv.ParseUint(xid, 10, 64)
+		last, err = PositionOf(xid, id)
 		return err
 	})
 	if err != nil {
@@ -159,8 +154,8 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 // Unread returns whether there are new entries to read: for Changes after the position
 // `changes`, or for CountPulls after the position `pulls`.
 func Unread(ctx context.Context, q db.Querier, changes, pulls Position) (yes bool, err error) {
-	xid, id := changes.arguments()
-	pullXID, pullID := pulls.arguments()
+	xid, id := changes.Arguments()
+	pullXID, pullID := pulls.Arguments()
 	err = q.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM auditlog
 				WHERE kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag',

@@ -81,7 +81,7 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 // ForgetHeads deletes from the table pullheads the HEAD requests up to the position `read`.
 // The statistics worker calls it after it has read them and stored those it still needs.
 func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
-	xid, id := read.arguments()
+	xid, id := read.Arguments()
 	if _, err := l.db.Pool.Exec(ctx, "DELETE FROM pullheads WHERE (xid, id) <= ($1::text::xid8, $2::bigint)", xid, id); err != nil {
 		return fmt.Errorf("deleting HEAD requests that were read: %w", err)
 	}

@@ -16,14 +16,6 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Position is a place in the order in which Log.Pulls and Changes return entries: by the id
-// of the writing transaction, then by the entry's id. A reader whose position is p has read
-// all entries up to and including p.
-type Position struct {
-	XID uint64 // of the transaction that wrote the entry
-	ID  int64  // of the entry
-}
-
 // PartitionOptions configures a PartitionManager.
 type PartitionOptions struct {
 	DB *db.DB // required
@@ -400,8 +392,8 @@ func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error
 	if err != nil {
 		return "", nil, fmt.Errorf("reading up to where the audit log's pulls are counted: %w", err)
 	}
-	return `kind = 'pull_repo' AND counted_by IS DISTINCT FROM 'redis' AND (xid, id) > ($1::text::xid8, $2::bigint)`,
-		[]any{strconv.FormatUint(p.XID, 10), p.ID}, nil
+	xid, id := p.Arguments()
+	return `kind = 'pull_repo' AND counted_by IS DISTINCT FROM 'redis' AND (xid, id) > ($1::text::xid8, $2::bigint)`, []any{xid, id}, nil
 }
 
 // drop drops the partition of a month, unless the statistics worker still has to count a

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,21 +39,12 @@ type Pull struct {
 	Later []byte
 }
 
-// Less says whether p comes before other.
-func (p Position) Less(other Position) bool {
-	return p.XID < other.XID || p.XID == other.XID && p.ID < other.ID
-}
-
-// arguments returns the position as two arguments of a statement: the transaction id, as
-// text because the driver has no type for xid8, and the entry's id.
-func (p Position) arguments() (xid string, id int64) { return strconv.FormatUint(p.XID, 10), p.ID }
-
 // Pulls returns up to `n` pulls and HEADs after the position `after`, in the order of
 // positions. It returns only entries of transactions that are older than every open
 // transaction. Since no entry can be inserted before these any more, a reader that
 // continues from the last position misses none and gets none twice.
 func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) {
-	xid, id := after.arguments()
+	xid, id := after.Arguments()
 	rows, err := l.db.Pool.Query(ctx, `
 		SELECT xid::text AS xid_text, id, time, repository_id, tag, digest, counted_by, pulls,
 			head, client, port, used, first_time, later, actor, address, user_agent FROM (
@@ -105,7 +95,7 @@ func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) 
 // transaction is open. It examines only the next 10,000 pulls and the next 10,000 HEADs;
 // that is enough, since the order of positions is roughly the order of times.
 func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Time, err error) {
-	xid, id := after.arguments()
+	xid, id := after.Arguments()
 	var at *time.Time
 	err = l.db.Pool.QueryRow(ctx, `
 		SELECT LEAST(
@@ -136,7 +126,7 @@ func (r *pullRow) fields() []any {
 
 func (r *pullRow) pull() (p Pull, err error) {
 	p = r.p
-	if p.XID, err = strconv.ParseUint(r.xid, 10, 64); err != nil {
+	if p.Position, err = PositionOf(r.xid, p.ID); err != nil {
 		return p, fmt.Errorf("entry %d: %w", p.ID, err)
 	}
 	if r.digest != nil {
@@ -158,7 +148,7 @@ const maxUnread = 10_000
 // `all` is false if there are more than 10,000 entries of pulls after the position, in all
 // repositories together; then the list may be incomplete.
 func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (list []Pull, all bool, err error) {
-	xid, id := after.arguments()
+	xid, id := after.Arguments()
 	rows, err := l.db.Pool.Query(ctx, fmt.Sprintf(`
 		WITH unread AS MATERIALIZED (
 			SELECT * FROM auditlog
@@ -206,7 +196,7 @@ type PullState struct {
 // transaction, and no entry of a pull has the id of a transaction that hasn't begun. If one
 // of these two conditions fails, PullState sets Foreign.
 func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err error) {
-	xid, id := read.arguments()
+	xid, id := read.Arguments()
 	var oldest *time.Time
 	err = l.db.Pool.QueryRow(ctx, `
 		SELECT clock_timestamp(), (
@@ -233,18 +223,18 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 // after `to`. All other pulls come before `to`, so the statistics worker won't count them
 // again.
 func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (to Position, unread int64, err error) {
-	xid, id := read.arguments()
+	xid, id := read.Arguments()
 	var least string
 	// xmin is the lowest id of a transaction that is open now. So the entries that open and
 	// later transactions write have an xid of at least xmin.
 	if err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text").Scan(&least); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
-	if to.XID, err = strconv.ParseUint(least, 10, 64); err != nil {
+	if to, err = PositionOf(least, maxID); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
 	to.XID-- // a position before every entry of that transaction or of later ones
-	if to.ID = maxID; to == read {
+	if to == read {
 		to.ID-- // so that a reader which read from there notices the change
 	}
 	// The statistics join a HEAD only with a pull that follows shortly, within less time
@@ -264,5 +254,3 @@ func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (
 	}
 	return to, unread, nil
 }
-
-const maxID = 1<<63 - 1

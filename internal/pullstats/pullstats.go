@@ -14,12 +14,9 @@
 // # Why each pull counts once
 //
 // A [SyncWorker] reads pulls from the audit log in the order of (xid, id): the id of the
-// transaction that wrote the entry, and the id of the entry itself. It reads only entries
-// whose transaction is older than every transaction that is open in the reading statement's
-// snapshot. The transactions of these entries have all ended, so all of their entries are
-// visible, and none can appear later between two that were read. Order by entry id or by
-// time alone doesn't guarantee this: an entry may be committed after an entry with a greater
-// id.
+// transaction that wrote the entry, and the id of the entry itself. It is given each entry once,
+// and none that comes before an entry that it was given earlier: see "How the log is followed"
+// in package audit.
 //
 // The watermark is the position (xid, id) up to which the audit log was read. It is stored
 // in the statistics' database. The transaction that adds a batch of pulls to the statistics

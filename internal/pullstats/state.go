@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,7 +53,7 @@ func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error
 		return s, errNoState
 	}
 	if err == nil {
-		s.Read.XID, err = strconv.ParseUint(xid, 10, 64)
+		s.Read, err = audit.PositionOf(xid, s.Read.ID)
 	}
 	if err != nil {
 		return s, fmt.Errorf("reading how far pulls were counted: %w", err)
@@ -86,13 +85,15 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 			last = &pulls[i].Time
 		}
 	}
+	fromXID, fromID := s.Read.Arguments()
+	toXID, toID := to.Arguments()
 	done, err := tx.Exec(ctx, `
 		UPDATE pullstatisticsprocessingstate SET
 			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
 			last_processed_timestamp = GREATEST(last_processed_timestamp, $5::timestamptz),
 			entries_counted = entries_counted + $6, updated_at = now()
 		WHERE last_processed_xid = $1::text::xid8 AND last_processed_log_id = $2`,
-		strconv.FormatUint(s.Read.XID, 10), s.Read.ID, strconv.FormatUint(to.XID, 10), to.ID, last, counted)
+		fromXID, fromID, toXID, toID, last, counted)
 	if err != nil {
 		return false, fmt.Errorf("recording how far pulls were counted: %w", err)
 	}
@@ -278,8 +279,8 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now()",
-			strconv.FormatUint(to.XID, 10), to.ID)
+		xid, id := to.Arguments()
+		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now()", xid, id)
 		return err
 	})
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,8 +70,8 @@ func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	if err := row.Scan(append([]any{&xid, &p.changes.ID, &pullsXID, &p.pulls.ID, &p.since, &p.foreign}, more...)...); err != nil {
 		return err
 	}
-	if p.changes.XID, err = strconv.ParseUint(xid, 10, 64); err == nil {
-		p.pulls.XID, err = strconv.ParseUint(pullsXID, 10, 64)
+	if p.changes, err = audit.PositionOf(xid, p.changes.ID); err == nil {
+		p.pulls, err = audit.PositionOf(pullsXID, p.pulls.ID)
 	}
 	return err
 }
@@ -172,9 +171,10 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 	if err := writeNotices(ctx, tx, notices); err != nil {
 		return false, 0, err
 	}
+	xid, id := p.changes.Arguments()
+	pullsXID, pullsID := p.pulls.Arguments()
 	_, err = tx.Exec(ctx, `
-		UPDATE webhookposition SET xid = $1::text::xid8, id = $2, pulls_xid = $3::text::xid8, pulls_id = $4`,
-		strconv.FormatUint(p.changes.XID, 10), p.changes.ID, strconv.FormatUint(p.pulls.XID, 10), p.pulls.ID)
+		UPDATE webhookposition SET xid = $1::text::xid8, id = $2, pulls_xid = $3::text::xid8, pulls_id = $4`, xid, id, pullsXID, pullsID)
 	return moreChanges || morePulls || moreCollected || len(due) == maxDue, len(notices), err
 }
 

@@ -43,9 +43,8 @@
 // A namespace's webhooks are rows of the table webhooks. Their events come from the audit
 // log, which has an entry for a push, pull or deletion exactly if it happened. In every
 // process a dispatcher reads the log's entries in the order of (xid, id), where xid is the
-// id of the transaction that wrote the entry. It reads only entries of transactions that
-// are older than every open transaction: no transaction can any more insert an entry
-// between two of them. One transaction of the dispatcher takes these steps:
+// id of the transaction that wrote the entry. It is given each entry once: see "How the log
+// is followed" in package audit. One transaction of the dispatcher takes these steps:
 //
 //  1. It locks the only row of webhookposition. If another process has locked the row, the
 //     dispatcher does nothing.
@@ -62,9 +61,7 @@
 // leads to one notice. If a process dies, either all of the transaction has happened or
 // nothing: a notice for an entry exists exactly if the position is past the entry. Two
 // processes can't read the same entry, since the second process gets the lock on the row of
-// webhookposition after the first one's commit and then reads the new position. The
-// position can't be past an entry that is committed late, because the transaction of this
-// entry was still open when the dispatcher read the log.
+// webhookposition after the first one's commit and then reads the new position.
 //
 // Garbage collection writes no entries into the audit log. If a webhook asks for the event
 // gc, the transactions of garbage collection write the number of deleted manifests into the
