@@ -146,11 +146,7 @@ func (u *UI) serve(q *request) error {
 	return handler(q)
 }
 
-// route is a path of the UI. What belongs to a repository or a namespace follows "/-/", which no
-// repository's name can contain.
-type route = server.Route[handlers]
-
-// handlers answer GET and POST. A nil handler is a method that the path doesn't have.
+// handlers answer GET and POST of a path. A nil handler is a method that the path doesn't have.
 type handlers struct{ get, post func(q *request) error }
 
 func (u *UI) add(pattern string, get, post func(q *request) error) {
@@ -198,6 +194,7 @@ func apiPath(format string, values ...string) string {
 
 // addRoutes lists all pages and forms.
 func (u *UI) addRoutes() {
+	// What belongs to a repository or a namespace follows "/-/", which no repository's name can contain.
 	u.router = server.Router[handlers]{Name: "repository", Escaped: true, NameEnd: "-"}
 	u.addOverview()
 	u.addCleanup()
