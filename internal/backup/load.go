@@ -2,11 +2,11 @@ package backup
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -202,11 +202,20 @@ func (l loader) table(ctx context.Context, tx pgx.Tx, t Table) error {
 	r := newChunkReader(ctx, l.t, l.dir, t.Files)
 	defer r.Close()
 	list, name := columns(t), pgx.Identifier{t.Name}.Sanitize()
-	var full error // PostgreSQL's error has only the text of the reader's
-	rows := &blob.RoomReader{Reader: tellingReader{r, l.told}, Room: func() error { full = roomForRows(l.room); return full }}
+	var full atomic.Pointer[error] // PostgreSQL's error has only the text of the reader's
+	rows := &blob.RoomReader{Reader: tellingReader{r, l.told}, Room: func() error {
+		err := roomForRows(l.room)
+		if err != nil {
+			full.Store(&err)
+		}
+		return err
+	}}
 	tag, err := tx.Conn().PgConn().CopyFrom(ctx, rows, "COPY "+name+" ("+list+") FROM STDIN")
 	if err != nil {
-		return cmp.Or(full, err)
+		if reason := full.Load(); reason != nil {
+			return *reason
+		}
+		return err
 	}
 	if tag.RowsAffected() != t.Rows {
 		return fmt.Errorf("%w: table %s has %d rows instead of %d", ErrDamaged, t.Name, tag.RowsAffected(), t.Rows)

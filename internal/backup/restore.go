@@ -51,7 +51,7 @@ type RestoreOptions struct {
 	NewIdentity bool
 	// Partitions is as in db.MigrateOptions.
 	Partitions int
-	// Room returns an error when the disk of the database has less left than its reserve. It is asked
+	// Room returns an error when the disk of the database Main has less left than its reserve. It is asked
 	// before the rows are loaded and while they are. Nil: the disk isn't this machine's, or isn't known.
 	Room     func() error
 	Parallel int            // objects that are copied at the same time; default 4

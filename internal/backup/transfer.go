@@ -25,7 +25,8 @@ type TransferOptions struct {
 	// Scratch is a directory for the rows on their way. Transfer deletes what is there, creates
 	// it with mode 0700, and deletes it at its end. Required.
 	Scratch string
-	// Room is as in RestoreOptions. It is asked while the rows are written into Scratch too.
+	// Room returns an error when the disk of Scratch has less left than its reserve. It is asked while the
+	// rows are written there. Nil: nothing is asked.
 	Room       func() error
 	Partitions int                             // as in db.MigrateOptions
 	Purser     string                          // the version of this program
@@ -62,7 +63,12 @@ func Transfer(ctx context.Context, o TransferOptions) (done Transferred, err err
 		return done, err
 	}
 	if o.Room != nil {
-		target = limitedTarget{target, func() error { return roomForRows(o.Room) }}
+		target = limitedTarget{target, func() error {
+			if err := o.Room(); err != nil {
+				return fmt.Errorf("there is no room for the rows on their way, in %s: %w", o.Scratch, err)
+			}
+			return nil
+		}}
 	}
 	stay := o.Stats != "" && o.Stats != o.From
 	b, err := Run(ctx, Options{
@@ -74,7 +80,7 @@ func Transfer(ctx context.Context, o TransferOptions) (done Transferred, err err
 	}
 	r := RestoreOptions{
 		Main: o.To, Target: target, Manifest: b.Manifest, Store: o.Store, Place: o.Place, Keep: true, Partitions: o.Partitions,
-		Progress: o.Progress, Log: o.Log, transfer: true, statsStay: stay, beforeEnd: o.BeforeEnd, Room: o.Room,
+		Progress: o.Progress, Log: o.Log, transfer: true, statsStay: stay, beforeEnd: o.BeforeEnd,
 	}
 	if stay {
 		r.Stats = o.Stats

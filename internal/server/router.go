@@ -112,7 +112,8 @@ func (r *Router[H]) fits(rt *Route[H], parts []string) bool {
 		n := 1
 		if variable && name == r.Name {
 			n, more = n+more, 0
-			if r.NameEnd != "" && slices.Contains(parts[:n], r.NameEnd) {
+			// A part that was unescaped may have slashes of its own.
+			if r.NameEnd != "" && slices.Contains(strings.Split(strings.Join(parts[:n], "/"), "/"), r.NameEnd) {
 				return false
 			}
 		}

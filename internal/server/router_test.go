@@ -57,6 +57,8 @@ func TestRouter(t *testing.T) {
 		{ui, "/ui/a/-/nothing", "/ui/{repository}/-/{digest}", values{"repository": "a", "digest": "nothing"}, 1},
 		{ui, "/ui/a/-/-/tags", "", nil, 0},
 		{ui, "/ui/-/tags", "", nil, 0},
+		{ui, "/ui/a%2F-%2Fb", "", nil, 0},
+		{ui, "/ui/-%2Fa", "", nil, 0},
 	} {
 		found := tt.router.Match(tt.path)
 		pattern := ""

@@ -111,10 +111,10 @@ func Unverified(rawToken string) (subject string, expires time.Time, err error) 
 	if err != nil {
 		return "", expires, err
 	}
-	if expires, err = date(claims, "exp"); err == nil && expires.IsZero() {
-		err = refused("the token has no exp")
+	if claims["exp"] == nil {
+		return "", expires, refused("the token has no exp")
 	}
-	if err != nil {
+	if expires, err = date(claims, "exp"); err != nil {
 		return "", time.Time{}, err
 	}
 	subject, _ = text(claims["sub"])
@@ -202,22 +202,22 @@ func (v *Verifier) checkClaims(claims map[string]any, issuer, audience string) e
 	if issuer == "" || audience == "" {
 		return refused("the rule names no issuer or no audience")
 	}
+	for _, name := range []string{"exp", "iat"} {
+		if claims[name] == nil {
+			return refused("the token has no %s", name)
+		}
+	}
 	expires, err := date(claims, "exp")
 	issued, err2 := date(claims, "iat")
 	begins, err3 := date(claims, "nbf")
 	if err := cmp.Or(err, err2, err3); err != nil {
 		return err
 	}
-	audiences, err := texts(claims["aud"])
 	now := v.o.Now()
 	switch {
-	case expires.IsZero():
-		return refused("the token has no exp")
-	case issued.IsZero():
-		return refused("the token has no iat")
 	case claims["iss"] != issuer:
 		return refused("the token's iss isn't the rule's issuer")
-	case err != nil || !slices.Contains(audiences, audience):
+	case !isFor(claims["aud"], audience):
 		return refused("the token's aud lacks the rule's audience")
 	case !now.Before(expires.Add(leeway)):
 		return refused("the token has expired")
@@ -229,16 +229,34 @@ func (v *Verifier) checkClaims(claims map[string]any, issuer, audience string) e
 	return nil
 }
 
-// date returns the time in a claim, in whole seconds; zero if the claim is missing. An error wraps
-// ErrRefused.
+// isFor says whether a claim aud, which is a text or a list of texts, has the audience.
+func isFor(claim any, audience string) bool {
+	list, isList := claim.([]any)
+	if !isList {
+		list = []any{claim}
+	}
+	has := false
+	for _, element := range list {
+		s, ok := element.(string)
+		if !ok {
+			return false
+		}
+		has = has || s == audience
+	}
+	return has
+}
+
+// date returns the time in a claim, in whole seconds; the zero time, which is before all others, if there
+// is no such claim. An error wraps ErrRefused.
 func date(claims map[string]any, name string) (time.Time, error) {
-	if claims[name] == nil {
+	value, ok := claims[name]
+	if !ok {
 		return time.Time{}, nil
 	}
-	const most = 1 << 37 // seconds, the year 6325: sums of such times don't overflow
-	number, _ := claims[name].(json.Number)
+	const most = 1 << 60 // seconds: sums of such times don't overflow
+	number, _ := value.(json.Number)
 	seconds, err := number.Float64()
-	if err != nil || seconds < 1 || seconds > most {
+	if err != nil || seconds < -most || seconds > most {
 		return time.Time{}, refused("the token's %s is no time in seconds", name)
 	}
 	return time.Unix(int64(seconds), 0), nil

@@ -71,6 +71,8 @@ func TestForgedTokens(t *testing.T) {
 	good := issuer.Sign(t, pipeline())
 	_, err := v.Verify(t.Context(), good, issuer.URL, audience)
 	must(t, err)
+	_, err = v.Verify(t.Context(), issuer.Sign(t, pipeline("nbf", 0)), issuer.URL, audience) // as some issuers write it
+	must(t, err)
 	now := time.Now()
 	sign := func(method jwt.SigningMethod, key any, header map[string]any) string {
 		token := jwt.NewWithClaims(method, jwt.MapClaims{"iss": issuer.URL, "aud": audience, "sub": "s", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()})
@@ -116,6 +118,10 @@ func TestForgedTokens(t *testing.T) {
 		"iat as text":            {issuer.Sign(t, pipeline("iat", "1")), "iat"},
 		"from the future":        {issuer.Sign(t, pipeline("iat", now.Add(2*time.Minute).Unix())), "issued"},
 		"not yet":                {issuer.Sign(t, pipeline("nbf", now.Add(2*time.Minute).Unix())), "not valid yet"},
+		"nbf as text":            {issuer.Sign(t, pipeline("nbf", "0")), "nbf"},
+		"endless exp":            {issuer.Sign(t, pipeline("exp", json.Number("1e300"))), "exp"},
+		"number among audiences": {issuer.Sign(t, pipeline("aud", []any{audience, 7})), "aud"},
+		"number as audience":     {issuer.Sign(t, pipeline("aud", 7)), "aud"},
 		"long":                   {issuer.Sign(t, pipeline("x", strings.Repeat("x", maxToken))), "more than 16384"},
 		"not a token":            {"secret", "signed with one of"},
 		"JSON":                   {`{"payload":"` + part[1] + `","protected":"` + part[0] + `","signature":"` + part[2] + `"}`, "signed with one of"},

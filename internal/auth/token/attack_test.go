@@ -149,6 +149,24 @@ func TestForgedSignatures(t *testing.T) {
 	}
 }
 
+// TestTokenIsWrittenOneWay: the last character of a token's claims may have two or four bits that no byte
+// needs, by the length of the claims. The same claims with other such bits are another text, which is refused.
+func TestTokenIsWrittenOneWay(t *testing.T) {
+	t.Parallel()
+	k := newKeys(t, dbtest.New(t), nil)
+	for _, name := range []string{"alice", "alicia", "aliciaa"} {
+		c := example()
+		c.Name = name
+		raw := issue(t, k, c)
+		end := strings.LastIndexByte(raw, '.')
+		for _, char := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_" {
+			if other := raw[:end-1] + string(char) + raw[end:]; other != raw {
+				refused(t, k, name+" with "+string(char), other)
+			}
+		}
+	}
+}
+
 // TestOddHeaders has tokens that Purser's key has signed, with other headers than Purser
 // writes.
 func TestOddHeaders(t *testing.T) {

@@ -157,9 +157,9 @@ func (k *Keys) check(p *payload) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, text)
 }
 
-// isCompact says whether raw has only the characters of a JSON Web Token, and its signature is written in
-// the one way in which an encoder writes it. (Decoders of base64 skip line breaks, and ignore the last
-// character's bits that no byte needs.)
+// isCompact says whether raw has only the characters of a JSON Web Token, and each of its parts is written
+// in the one way in which an encoder writes it. (Decoders of base64 skip line breaks, and ignore the last
+// character's bits that no byte needs. go-jose verifies the signature of what it has decoded.)
 func isCompact(raw string) bool {
 	for i := range len(raw) {
 		switch c := raw[i]; {
@@ -168,8 +168,12 @@ func isCompact(raw string) bool {
 			return false
 		}
 	}
-	_, err := base64.RawURLEncoding.Strict().DecodeString(raw[strings.LastIndexByte(raw, '.')+1:])
-	return raw != "" && err == nil
+	for part := range strings.SplitSeq(raw, ".") {
+		if _, err := base64.RawURLEncoding.Strict().DecodeString(part); err != nil {
+			return false
+		}
+	}
+	return raw != ""
 }
 
 // checkMembers returns an error if an object in the claims has a member twice, or a member

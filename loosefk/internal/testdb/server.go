@@ -57,11 +57,16 @@ func DSN(t testing.TB) string {
 	t.Helper()
 	launch(t)
 	name := fmt.Sprintf("loosefk_test_%d_%d", os.Getpid(), counter.Add(1))
-	cloning.Lock()
-	admin(t, "CREATE DATABASE "+name+" STRATEGY file_copy")
-	cloning.Unlock()
+	create(t, name)
 	t.Cleanup(func() { admin(t, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
 	return (&url.URL{Scheme: server.Scheme, User: server.User, Host: server.Host, Path: "/" + name, RawQuery: server.RawQuery}).String()
+}
+
+func create(t testing.TB, name string) {
+	t.Helper()
+	cloning.Lock()
+	defer cloning.Unlock() // also if the test fails here
+	admin(t, "CREATE DATABASE "+name+" STRATEGY file_copy")
 }
 
 func launch(t testing.TB) {

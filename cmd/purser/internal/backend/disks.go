@@ -24,10 +24,16 @@ func Disks(cfg *config.Config) blob.Disks {
 	if dir := StorageOf(cfg.Storage).Directory(); dir != "" {
 		list = append(list, disk(cfg.Storage, "the blobs", dir))
 	}
-	if cfg.Database.Main == "" {
-		list = append(list, disk(cfg.Storage, "the database", cfg.DataDir))
+	return append(list, DatabaseDisk(cfg)...)
+}
+
+// DatabaseDisk returns the file system of the built-in PostgreSQL, with what pushes leave free there; none
+// if another PostgreSQL is configured.
+func DatabaseDisk(cfg *config.Config) blob.Disks {
+	if cfg.Database.Main != "" {
+		return nil
 	}
-	return list
+	return blob.Disks{disk(cfg.Storage, "the database", cfg.DataDir)}
 }
 
 func disk(cfg config.Storage, of, path string) blob.Disk {

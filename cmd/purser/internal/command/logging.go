@@ -58,7 +58,11 @@ func oneLine(text string) string {
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return line == "" }), "; ")
 }
 
+// IsTerminal says whether what is written to w is seen on a terminal, also behind a line of progress.
 func IsTerminal(w io.Writer) bool {
+	if p, ok := w.(*ProgressLine); ok {
+		return p.OnTerminal()
+	}
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

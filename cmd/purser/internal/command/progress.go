@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"golang.org/x/term"
 )
@@ -51,11 +53,20 @@ func (p *ProgressLine) Tell(picture, text string) {
 		fmt.Fprintln(p.out, text) //nolint:errcheck // nobody reads it
 		return
 	}
-	line := picture + text
+	line := []rune(strings.Map(printable, picture+text))
 	// The line is cut to less than the terminal's width, since the terminal would wrap it.
 	line = line[:min(len(line), max(0, p.width()-1))]
-	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
+	fmt.Fprint(p.out, "\r"+string(line)+"\x1b[K") //nolint:errcheck // nobody reads it
 	p.drawn = true
+}
+
+// printable returns a space for a character that isn't printed, such as those of a service's error that would
+// move the cursor.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return ' '
 }
 
 // OnTerminal says whether the line is redrawn on a terminal.
@@ -73,14 +84,20 @@ func (p *ProgressLine) Due() bool {
 func (p *ProgressLine) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.clear()
+}
+
+func (p *ProgressLine) clear() {
 	if p.drawn {
 		fmt.Fprint(p.out, "\r\x1b[K") //nolint:errcheck // nobody reads it
 		p.drawn = false
 	}
 }
 
-// Write removes the line and writes b.
+// Write removes the line and writes b. No line is drawn in between.
 func (p *ProgressLine) Write(b []byte) (int, error) {
-	p.Clear()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
 	return p.out.Write(b)
 }

@@ -413,7 +413,7 @@ func runRestore(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Res
 	o.Store = blob.LeaveRoomBeside(o.Store, backend.Disks(cfg))
 	o.Main, o.Stats, o.Place, o.Partitions = dsn, backend.StatsDSN(cfg, dsn), backend.StorageOf(cfg.Storage).Place(), cfg.Database.Partitions
 	o.Progress = func(p backup.Progress) { tellBackup(progress, p) }
-	o.Room = backend.Disks(cfg).Room
+	o.Room = backend.DatabaseDisk(cfg).Room
 	r, err := backup.Restore(ctx, o)
 	progress.Clear()
 	if err != nil {

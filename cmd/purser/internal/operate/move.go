@@ -143,7 +143,7 @@ func transfer(cmd *cobra.Command, cfg *config.Config, from, to string, beforeEnd
 	done, err := backup.Transfer(ctx, backup.TransferOptions{
 		From: from, To: to, Stats: string(cfg.Database.Stats), Store: store, Identity: identity, Place: backend.StorageOf(cfg.Storage).Place(),
 		Scratch: filepath.Join(cfg.DataDir, "transfer"), Partitions: cfg.Database.Partitions, Purser: command.ReadBuild().Version,
-		Room: backend.Disks(cfg).Room, BeforeEnd: beforeEnd, Progress: func(p backup.Progress) { tellBackup(progress, p) }, Log: log,
+		Room: backend.Disks(cfg).On(cfg.DataDir).Room, BeforeEnd: beforeEnd, Progress: func(p backup.Progress) { tellBackup(progress, p) }, Log: log,
 	})
 	progress.Clear()
 	return done, err
