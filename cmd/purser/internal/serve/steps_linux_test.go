@@ -58,7 +58,7 @@ func TestShowSteps(t *testing.T) {
 	}
 	line, ready := command.NewProgressLine(program), newReadiness()
 	hide := showSteps(line, ready)
-	read("\rStarting: the settings (0 s)\x1b[K")
+	read("\rStarting: the settings (")
 	ready.waits("the built-in PostgreSQL: making its cluster")
 	read("\rStarting: the built-in PostgreSQL: making its cluster (")
 	if _, err := fmt.Fprintln(logOutput(line, program), "a line of the log"); err != nil {
