@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/testscale"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // follower follows the log in each of the three ways in which readers do.
@@ -199,14 +200,14 @@ func TestFollowersReadOnce(t *testing.T) {
 		defer tx.Rollback(ctx) //nolint:errcheck // after the commit it does nothing
 		for _, step := range writing {
 			if random.IntN(3) == 0 {
-				time.Sleep(time.Duration(random.IntN(10)) * time.Millisecond)
+				_ = worker.Sleep(ctx, time.Duration(random.IntN(10))*time.Millisecond)
 			}
 			if err := step(ctx, tx, name); err != nil {
 				return err
 			}
 		}
 		if random.IntN(3) == 0 {
-			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+			_ = worker.Sleep(ctx, time.Duration(random.IntN(20))*time.Millisecond)
 		}
 		if random.IntN(5) == 0 {
 			return nil // it rolls back

@@ -8,7 +8,7 @@ import (
 
 // Router finds the route of a request's path. H is what an interface does at a route. A pattern consists
 // of parts between slashes; a part in braces, such as {tag}, is a variable, which stands for one part of a
-// path, and for no empty one. A Router may be used concurrently when all routes have been added.
+// path. A Router may be used concurrently when all routes have been added.
 type Router[H any] struct {
 	// Name is the variable that stands for a repository's name. It takes one or more parts of a path.
 	Name string
@@ -18,6 +18,9 @@ type Router[H any] struct {
 	// AnySlash says that a slash at the end of a path means nothing. Otherwise it may be left out where
 	// the pattern ends in one.
 	AnySlash bool
+	// Empty says that a variable may stand for an empty part, which the interface refuses with an error that
+	// names the variable. Otherwise such a path has no route.
+	Empty bool
 	// NameEnd is a part that no repository's name has; "": any part may be in one.
 	NameEnd string
 
@@ -117,7 +120,7 @@ func (r *Router[H]) fits(rt *Route[H], parts []string) bool {
 				return false
 			}
 		}
-		if !variable && parts[0] != want || variable && n == 1 && parts[0] == "" {
+		if !variable && parts[0] != want || variable && n == 1 && parts[0] == "" && !r.Empty {
 			return false
 		}
 		parts = parts[n:]

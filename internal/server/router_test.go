@@ -19,7 +19,7 @@ func TestRouter(t *testing.T) {
 		return r
 	}
 	oci := table(&Router[string]{Name: "name"}, "/v2/", "/v2/_catalog", "/v2/{name}/tags/list", "/v2/{name}/blobs/uploads/", "/v2/{name}/blobs/{ref}", "/v2/{name}/manifests/{ref}")
-	api := table(&Router[string]{Name: "repository", Escaped: true, AnySlash: true}, "/api/repository", "/api/repository/{repository}", "/api/repository/{repository}/tag/", "/api/repository/{repository}/tag/{tag}", "/api/user/{user}")
+	api := table(&Router[string]{Name: "repository", Escaped: true, AnySlash: true, Empty: true}, "/api/repository", "/api/repository/{repository}", "/api/repository/{repository}/tag/", "/api/repository/{repository}/tag/{tag}", "/api/user/{user}")
 	ui := table(&Router[string]{Name: "repository", Escaped: true, NameEnd: "-"}, "/ui/", "/ui/{repository}", "/ui/{repository}/-/tags", "/ui/{repository}/-/{digest}")
 	type values = map[string]string
 	for _, tt := range []struct {
@@ -50,6 +50,8 @@ func TestRouter(t *testing.T) {
 		{api, "/api/repository/a%2Fb", "/api/repository/{repository}", values{"repository": "a/b"}, 1},
 		{api, "/api/repository/a%zz", "", nil, 0},
 		{api, "/api/user/a/b", "", nil, 0},
+		{api, "/api/user//", "/api/user/{user}", values{"user": ""}, 1},
+		{api, "/api/repository/a/tag//", "/api/repository/{repository}/tag/{tag}", values{"repository": "a", "tag": ""}, 1},
 		{ui, "/ui/", "/ui/", nil, 1},
 		{ui, "/ui/a/b", "/ui/{repository}", values{"repository": "a/b"}, 2},
 		{ui, "/ui/a/b/", "", nil, 0},

@@ -7,6 +7,6 @@
 // still stored; so are the blobs that it keeps (bytes.go). A blob is counted once, in whichever
 // repositories of the namespace it is.
 //
-// What the past doesn't tell, such as uses before the last one and manifests that are gone, lets tags
-// stay in the forecast. [Forecast.Notes] has what wasn't known.
+// The past doesn't tell everything, such as uses before the last one, or the content of manifests that are
+// gone. A tag stays in the forecast if something isn't known of it, and [Forecast.Notes] names that.
 package forecast

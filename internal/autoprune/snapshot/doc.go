@@ -20,7 +20,7 @@
 // again before tags are deleted. The transaction that stores rows locks blobs' rows FOR KEY SHARE
 // and nothing else.
 //
-// What manifests store. A max_bytes policy needs to know that. It is read in the same snapshot, from
+// A max_bytes policy needs to know what manifests store. The sizes are read in the same snapshot, from
 // the most recently used tag on, up to where the policy's bytes are exceeded. So no more is read than
 // what stays. The rows of layers have the sizes of their blobs, in the index by which a manifest's
 // layers are found, so nothing is looked up by a digest.

@@ -337,3 +337,26 @@ func exampleValue(doc *huma.OpenAPI, given *huma.Schema) any {
 	}
 	return "…"
 }
+
+// addDocument adds the operations that serve the OpenAPI document as JSON and YAML. The
+// document describes all operations except for these two and the HTML page.
+func (a *API) addDocument() {
+	for _, form := range []struct {
+		ending, contentType string
+		of                  func(document) []byte
+	}{
+		{"json", "application/json", func(d document) []byte { return d.json }},
+		{"yaml", "application/yaml", func(d document) []byte { return d.yaml }},
+	} {
+		add(a, auth.Anyone, huma.Operation{
+			OperationID: "getOpenAPI-" + form.ending, Method: http.MethodGet, Path: "/openapi." + form.ending,
+			Summary: "Describe the API", Hidden: true,
+		}, func(context.Context, *struct{}) (*raw, error) {
+			d, err := a.document()
+			if err != nil {
+				return nil, err
+			}
+			return &raw{form.contentType, form.of(d)}, nil
+		})
+	}
+}

@@ -162,7 +162,7 @@ func New(o Options) (*API, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
-		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true},
+		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true, Empty: true},
 		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
 		gc:     runs.New[gcReport]("garbage collection", o.Log),
 		bound:  make(map[string]*bound),
@@ -468,29 +468,6 @@ func (a *API) describe() (d document, err error) {
 type raw struct {
 	ContentType string `header:"Content-Type"`
 	Body        []byte
-}
-
-// addDocument adds the operations that serve the OpenAPI document as JSON and YAML. The
-// document describes all operations except for these two and the HTML page.
-func (a *API) addDocument() {
-	for _, form := range []struct {
-		ending, contentType string
-		of                  func(document) []byte
-	}{
-		{"json", "application/json", func(d document) []byte { return d.json }},
-		{"yaml", "application/yaml", func(d document) []byte { return d.yaml }},
-	} {
-		add(a, auth.Anyone, huma.Operation{
-			OperationID: "getOpenAPI-" + form.ending, Method: http.MethodGet, Path: "/openapi." + form.ending,
-			Summary: "Describe the API", Hidden: true,
-		}, func(context.Context, *struct{}) (*raw, error) {
-			d, err := a.document()
-			if err != nil {
-				return nil, err
-			}
-			return &raw{form.contentType, form.of(d)}, nil
-		})
-	}
 }
 
 // turn waits until the request may use much processor time (see limit.Turns). The caller must

@@ -194,7 +194,7 @@ func apiPath(format string, values ...string) string {
 
 // addRoutes lists all pages and forms.
 func (u *UI) addRoutes() {
-	// What belongs to a repository or a namespace follows "/-/", which no repository's name can contain.
+	// The pages of a repository or a namespace follow "/-/" in a path, which no repository's name can contain.
 	u.router = server.Router[handlers]{Name: "repository", Escaped: true, NameEnd: "-"}
 	u.addOverview()
 	u.addCleanup()

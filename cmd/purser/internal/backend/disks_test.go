@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/config"
 )
 
 // TestReserveIsntWrittenInVain: if the file that keeps room can't be made, a server doesn't try that each
@@ -45,4 +46,18 @@ func TestReserveIsntWrittenInVain(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDatabaseDisk: rows may fill this machine's disk only if PostgreSQL is built in. Its disk counts, and not
+// that of the blobs.
+func TestDatabaseDisk(t *testing.T) {
+	t.Parallel()
+	cfg := &config.Config{DataDir: "/data", Storage: config.Storage{Filesystem: config.Filesystem{Path: "/blobs"}}}
+	if list := DatabaseDisk(cfg); len(list) != 1 || list[0].Path != "/data" || len(Disks(cfg)) != 2 {
+		t.Errorf("with a PostgreSQL of its own: %+v of %+v", list, Disks(cfg))
+	}
+	cfg.Database.Main = "postgres://elsewhere/purser"
+	if list := DatabaseDisk(cfg); len(list) != 0 || list.Room() != nil || len(Disks(cfg)) != 1 {
+		t.Errorf("with another PostgreSQL: %+v of %+v", list, Disks(cfg))
+	}
 }

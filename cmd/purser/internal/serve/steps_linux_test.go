@@ -18,6 +18,9 @@ func terminal(t *testing.T) (window, program *os.File) {
 	t.Helper()
 	window, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("making a pseudo-terminal: %v", err)
+		}
 		t.Skipf("needs a pseudo-terminal: %v", err)
 	}
 	t.Cleanup(func() { window.Close() }) //nolint:errcheck // only read
@@ -57,6 +60,9 @@ func TestShowSteps(t *testing.T) {
 		}
 	}
 	line, ready := command.NewProgressLine(program), newReadiness()
+	if !command.IsTerminal(logOutput(line, program)) {
+		t.Error("the log doesn't know that it goes to a terminal, where it is text")
+	}
 	hide := showSteps(line, ready)
 	read("\rStarting: the settings (")
 	ready.waits("the built-in PostgreSQL: making its cluster")
