@@ -96,6 +96,8 @@ type Mount struct {
 	Browsers bool
 	// Tokens says that clients may send registry tokens to this interface.
 	Tokens bool
+	// Compress says that text is compressed for clients that accept it.
+	Compress bool
 	// Challenge returns the WWW-Authenticate header of answers with status 401. Nil: none.
 	Challenge func(Challenge) string
 }
@@ -120,6 +122,7 @@ type Server struct {
 	// addresses are those from which accounts have logged in lately.
 	addresses *boundedcache.Cache[string, struct{}]
 	origin    *http.CrossOriginProtection
+	compress  *compressor
 	handler   http.Handler
 	external  *external
 	ambiguous sync.Once // for the warning that two proxy headers name different clients
@@ -137,7 +140,8 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: o, log: o.Log, metrics: m, external: external, origin: http.NewCrossOriginProtection()}
+	s := &Server{opt: o, log: o.Log, metrics: m, external: external, origin: http.NewCrossOriginProtection(),
+		compress: newCompressor()}
 	o.Limits.Memory.Metrics = o.Limits.Metrics
 	s.budget = limit.NewBudget(o.Limits.Memory)
 	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)
@@ -153,7 +157,12 @@ func New(o Options) (*Server, error) {
 }
 
 // Mount adds an interface. Mount all interfaces before the first request.
-func (s *Server) Mount(m Mount) { s.mounts = append(s.mounts, m) }
+func (s *Server) Mount(m Mount) {
+	if m.Compress {
+		m.Handler = s.compress.handler(m.Handler)
+	}
+	s.mounts = append(s.mounts, m)
+}
 
 // nothing answers requests for which no interface is mounted.
 var nothing = Mount{MarshalError: func(e *oci.Error) []byte { return oci.MarshalErrors(e) }}

@@ -220,7 +220,7 @@ func New(o Options) (*API, error) {
 
 // Mount returns how a server mounts the API.
 func (a *API) Mount() server.Mount {
-	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true, Browsers: true, Challenge: server.Challenge.Basic}
+	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true, Browsers: true, Compress: true, Challenge: server.Challenge.Basic}
 }
 
 // Close cancels the runs that operators have started through this API, and waits until these

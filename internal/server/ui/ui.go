@@ -78,7 +78,7 @@ func (u *UI) Mounts() []server.Mount {
 	}
 	marshal := func(e *oci.Error) []byte { return oci.MarshalErrors(e) }
 	return []server.Mount{
-		{Prefix: root, Handler: u, MarshalError: marshal, Header: header, ReadsAreLogged: true, Browsers: true},
+		{Prefix: root, Handler: u, MarshalError: marshal, Header: header, ReadsAreLogged: true, Browsers: true, Compress: true},
 		{Prefix: "/", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal, Browsers: true},
 		{Prefix: "/ui", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal, Browsers: true},
 	}
