@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +11,9 @@ import (
 // podman returns a client for podman, with a storage directory of its own.
 func podman(t testing.TB) *client {
 	t.Helper()
+	if _, err := exec.LookPath("newuidmap"); err != nil && os.Getuid() != 0 {
+		lacking(t, "newuidmap isn't installed, and only root runs podman without it (tools/packages installs it)")
+	}
 	dir := newDir(t)
 	c := systemClient(t, "podman", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"),
 		"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none")
