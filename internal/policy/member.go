@@ -126,6 +126,13 @@ func (m Member) IsSize() bool { return m.f.Type == reflect.TypeFor[Size]() }
 // IsPattern returns whether the member is a regular expression, see [oci.ParseTagPattern].
 func (m Member) IsPattern() bool { return m.f.Type == reflect.TypeFor[oci.TagPattern]() }
 
+// IsSafeguard returns whether the member says when and how much the policy may delete (see [Safeguards]),
+// and not what.
+func (m Member) IsSafeguard() bool {
+	_, ok := reflect.TypeFor[Safeguards]().FieldByName(m.f.Name)
+	return ok
+}
+
 // Choices returns the texts that the member may be; nil if others are allowed, too.
 func (m Member) Choices() []string {
 	if allowed := m.f.Tag.Get("enum"); allowed != "" {

@@ -242,15 +242,16 @@ func policyShowCommand(src *command.Source) *cobra.Command {
 
 func policyUpdateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
-	cmd.Long = "Replace a policy. It keeps its mode unless --mode says otherwise. What the policy surely wasn't meant to do, and what other\n" +
-		"policies would delete that it kept until now, is shown first, and the command asks."
+	cmd.Long = "Replace a policy. It keeps its mode unless --mode says otherwise. With only --mode or other safeguards (--grace, --keep-untagged,\n" +
+		"--max-deleted, --never-below, --require-reporter, --window), it selects the tags that it did before. What the policy surely wasn't\n" +
+		"meant to do, and what other policies would delete that it kept until now, is shown first, and the command asks."
 	flags, yes := addPolicyFlags(cmd), command.AddYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
-		body, err := flags.body()
+		old, err := api.GetPolicy.Call(cmd.Context(), c, item)
 		if err != nil {
 			return err
 		}
-		old, err := api.GetPolicy.Call(cmd.Context(), c, item)
+		body, err := flags.change(old)
 		if err != nil {
 			return err
 		}

@@ -84,6 +84,38 @@ func (f *policyFlags) body() (api.PolicyText, error) {
 	if f.not {
 		members["tagPatternMatches"] = false
 	}
+	f.addWindows(members)
+	if rules := f.keep.rules(); len(rules) > 0 {
+		kept, _ := members["keep"].([]policy.KeepRule)
+		members["keep"] = slices.Concat(kept, rules)
+	}
+	return json.Marshal(members)
+}
+
+// change returns what a stored policy becomes by the flags, as JSON for the API. If all of them are
+// safeguards, it selects what it did before; otherwise the flags describe a policy that replaces it.
+func (f *policyFlags) change(stored api.PolicyView) (api.PolicyText, error) {
+	if !f.areSafeguards() {
+		return f.body()
+	}
+	if stored.Problem != "" {
+		return nil, command.Usagef("the stored policy can't be read (%s), so say with the other flags what it is to delete", stored.Problem)
+	}
+	text, err := json.Marshal(stored)
+	if err != nil {
+		return nil, err
+	}
+	members := make(map[string]any)
+	if err := json.Unmarshal(text, &members); err != nil {
+		return nil, err
+	}
+	maps.Copy(members, f.own.given())
+	f.addWindows(members)
+	return json.Marshal(members)
+}
+
+// addWindows sets the member windows, if a window was given.
+func (f *policyFlags) addWindows(members map[string]any) {
 	var windows []policy.Window
 	for _, text := range f.windows {
 		windows = append(windows, parseWindow(text))
@@ -91,11 +123,19 @@ func (f *policyFlags) body() (api.PolicyText, error) {
 	if windows != nil {
 		members["windows"] = windows
 	}
-	if rules := f.keep.rules(); len(rules) > 0 {
-		kept, _ := members["keep"].([]policy.KeepRule)
-		members["keep"] = slices.Concat(kept, rules)
+}
+
+// areSafeguards says whether flags were given, and all of them are safeguards.
+func (f *policyFlags) areSafeguards() bool {
+	if !f.given() || f.json != "" || f.preset != "" || f.untagged != "" || f.not || f.perBranch || f.keep.given() {
+		return false
 	}
-	return json.Marshal(members)
+	for name := range f.own.given() {
+		if !policy.MemberOf(name).IsSafeguard() {
+			return false
+		}
+	}
+	return true
 }
 
 // untaggedFlag is where the age of --untagged stands in the members until setMethod.

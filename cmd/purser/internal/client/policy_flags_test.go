@@ -85,6 +85,50 @@ func TestPolicyFlags(t *testing.T) {
 	}
 }
 
+// TestPolicyUpdateOfSafeguards: with only safeguards, a policy selects what it did; with any other flag,
+// the flags replace it.
+func TestPolicyUpdateOfSafeguards(t *testing.T) {
+	t.Parallel()
+	var sent map[string]any
+	stored := `{"uuid": "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "method": "number_of_tags", "value": 3, "numTags": 3, "tagPattern": "^build-",
+		"tagPatternMatches": true, "mode": "observe", "neverBelow": 2, "keep": [{"usedWithin": "30d"}], "labels": {"a": "b"}}`
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method != "PUT" {
+			io.WriteString(w, stored) //nolint:errcheck // the test sees it
+			return
+		}
+		sent = nil
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(registry.Close)
+	update := func(args ...string) (int, string) {
+		code, _, stderr := purser(t, append([]string{"policy", "update", "app", "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "--server", registry.URL}, args...)...)
+		return code, stderr
+	}
+	code, stderr := update("--mode", "on", "--max-deleted", "9", "--window", "sun")
+	if code != 0 || sent["value"] != 3.0 || sent["tagPattern"] != "^build-" || sent["mode"] != "on" || sent["maxDeleted"] != 9.0 ||
+		sent["neverBelow"] != 2.0 || sent["windows"] == nil || sent["keep"] == nil || sent["labels"] == nil {
+		t.Errorf("safeguards alone: %d, %s, sent %v", code, stderr, sent)
+	}
+	code, stderr = update("--older-than", "2w")
+	if code != 0 || sent["value"] != nil || sent["tagPattern"] != nil || sent["neverBelow"] != nil || sent["mode"] != "observe" {
+		t.Errorf("another policy: %d, %s, sent %v", code, stderr, sent)
+	}
+	for _, args := range [][]string{{"--pattern", "^x"}, {"--keep-newest", "3"}, {"--mode", "on", "--label", "a=b"}, {}} {
+		if code, stderr := update(args...); code == 0 || !strings.Contains(stderr, "say which tags to delete") {
+			t.Errorf("%v: %d, %s", args, code, stderr)
+		}
+	}
+	stored = `{"uuid": "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "problem": "no method x"}`
+	if code, stderr := update("--mode", "on"); code == 0 || !strings.Contains(stderr, "no method x") {
+		t.Errorf("a policy that can't be read: %d, %s", code, stderr)
+	}
+}
+
 func thirtyDays(t *testing.T) policy.Age {
 	t.Helper()
 	age, err := policy.ParseAge("30d")
