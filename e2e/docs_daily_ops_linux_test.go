@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,6 +60,47 @@ func (d *daily) first(command string) string {
 		d.t.Fatalf("%s prints no identifier", command)
 	}
 	return id
+}
+
+// TestOpsDocsFirstHour: the commands of the first hour work in their order, and print what the page shows.
+func TestOpsDocsFirstHour(t *testing.T) {
+	d := newDaily(t, "docs/first-hour.md")
+	d.quiet = false
+	d.push("upstream/alpine:latest")
+	d.values["docker.io/library/alpine"] = d.r.host + "/upstream/alpine"
+	d.values["127.0.0.1:5000"] = d.r.host
+	d.env = append(d.env, "PATH="+filepath.Dir(d.im.crane.path)+":"+filepath.Dir(binary())+":"+os.Getenv("PATH"))
+	d.Run("Push and pull")
+	const password = "correct-horse-battery"
+	d.r.Stop()
+	d.r = d.Registry("PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+password)
+	d.values["127.0.0.1:5000"], d.values["http://127.0.0.1:5000"] = d.r.host, d.r.URL()
+	if err := os.WriteFile(d.path("password"), []byte(password), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, section := range []string{"Let others in", "A robot for CI", "Keep it small"} {
+		d.Run(section)
+	}
+	d.values["ff412a45-…"] = d.first("purser policy list acme")
+	d.values["edd4eb7b-…"] = "$(purser prune runs acme | grep '2 of 6' | cut -d' ' -f1)"
+	d.exits["purser doctor"] = 4 // the page has its backup on the disk of the blobs, and says so
+	for _, section := range []string{"Let it delete", "Back up", "Upgrade"} {
+		d.Run(section)
+	}
+}
+
+// TestOpsDocsQuestions: the commands of the answers work.
+func TestOpsDocsQuestions(t *testing.T) {
+	d := newDaily(t, "docs/questions.md")
+	d.push("acme/app:v1", "upstream/alpine:3.20")
+	d.values["docker.io/library/alpine"] = d.r.host + "/upstream/alpine"
+	for _, b := range d.blocks {
+		if b.lang == "sh" {
+			b.used = true
+			d.RunBlock(b)
+		}
+	}
+	d.command("purser tag list mirror/alpine | grep 3.20")
 }
 
 func TestOpsDocsUndo(t *testing.T) {

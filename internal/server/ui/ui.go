@@ -1,4 +1,4 @@
-// Package ui serves the web UI under /ui/: pages of HTML that are made on the server, with a
+// Package ui serves the web UI under /ui/, and the documentation under /docs/: pages of HTML that are made on the server, with a
 // style sheet and a small script of our own. A page works without the script, which adds search
 // while typing, copy buttons and figures that renew themselves.
 //
@@ -27,6 +27,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/handbook"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -79,21 +80,25 @@ func (u *UI) Mounts() []server.Mount {
 	marshal := func(e *oci.Error) []byte { return oci.MarshalErrors(e) }
 	return []server.Mount{
 		{Prefix: root, Handler: u, MarshalError: marshal, Header: header, ReadsAreLogged: true, Browsers: true, Compress: true},
-		{Prefix: "/", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal, Browsers: true},
-		{Prefix: "/ui", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal, Browsers: true},
+		{Prefix: handbook.Root, Handler: u, MarshalError: marshal, Header: header, Browsers: true, Compress: true},
+		{Prefix: "/", Exact: true, Handler: u.redirection(root), MarshalError: marshal, Browsers: true},
+		{Prefix: "/ui", Exact: true, Handler: u.redirection(root), MarshalError: marshal, Browsers: true},
+		{Prefix: "/docs", Exact: true, Handler: u.redirection(handbook.Root), MarshalError: marshal, Browsers: true},
 	}
 }
 
-// serveRoot sends browsers from "/" and "/ui" to the UI.
-func (u *UI) serveRoot(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		u.server.Fail(w, r, server.NothingAt(r))
-		return
-	}
-	o := server.Observed(r.Context())
-	o.Route, o.Method = r.URL.Path, r.Method
-	w.Header().Set("Location", root)
-	w.WriteHeader(http.StatusFound)
+// redirection sends browsers from a path without a page to one that has one.
+func (u *UI) redirection(to string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			u.server.Fail(w, r, server.NothingAt(r))
+			return
+		}
+		o := server.Observed(r.Context())
+		o.Route, o.Method = r.URL.Path, r.Method
+		w.Header().Set("Location", to)
+		w.WriteHeader(http.StatusFound)
+	})
 }
 
 // ServeHTTP answers a request for a page, a form or a static file.
@@ -214,6 +219,7 @@ func (u *UI) addRoutes() {
 	u.addSettings()
 	u.addTrash()
 	u.addNamespace()
+	u.addDocs()
 }
 
 // staticRoot is the prefix of the style sheet, the script and the icon. A digest of the content
