@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -118,6 +119,25 @@ func (d *demo) url() string {
 	return found[1]
 }
 
+// getText returns the body of a page.
+func getText(t testing.TB, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %d, %v", url, resp.StatusCode, err)
+	}
+	return string(body)
+}
+
 // row returns the tags, manifests, blobs and bytes in a row of the table at the end.
 func (d *demo) row(title string) (n [4]int) {
 	d.t.Helper()
@@ -146,6 +166,14 @@ func TestDemo(t *testing.T) {
 	}
 	if got := getStatus(t.Context(), d.url()+"/v2/"); got != http.StatusOK {
 		t.Errorf("GET /v2/: %d, want 200", got)
+	}
+	for path, want := range map[string]string{ // what the registry of the teams has to look at
+		"/ui/": "asks whether to delete", "/ui/namespaces/data": "96", "/ui/namespaces/shop/-/policies": "observe", "/ui/holds": "production",
+		"/ui/repositories/shop/cart/-/tags/v3.24": "Pulls",
+	} {
+		if page := getText(t, d.url()+path); !strings.Contains(page, want) {
+			t.Errorf("the page %s lacks %q:\n%s", path, want, page)
+		}
 	}
 	ref, err := name.ParseReference(strings.TrimPrefix(d.url(), "http://")+"/demo/web:latest", name.Insecure)
 	if err != nil {

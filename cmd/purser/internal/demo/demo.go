@@ -33,10 +33,12 @@ func Command() *cobra.Command {
 		Use:   "demo",
 		Short: "Show a registry at work, in a temporary directory that is removed at the end",
 		Long: "Show a registry at work. A new registry with a PostgreSQL of its own starts in a temporary\n" +
-			"directory, with delays of seconds instead of days. Images with shared layers, signatures and SBOMs\n" +
+			"directory, with delays of seconds instead of days. Two teams have used it for half a year, by dates and\n" +
+			"pulls that are made up. Images with shared layers, signatures and SBOMs\n" +
 			"are pushed, some are pulled, policies prune tags, and garbage collection deletes what they\n" +
-			"leave. At the end the registry is checked against its store, stopped and removed. Meanwhile it can\n" +
-			"be looked at in a browser and with other commands. No other registry is touched.\n\n" +
+			"leave. At the end the registry is checked against its store. On a terminal it goes on until an interrupt;\n" +
+			"then it is stopped and removed. Meanwhile look at it in a browser and with other commands. No other\n" +
+			"registry is touched.\n\n" +
 			"An interrupt stops and removes everything. A second interrupt ends the command at once: then the\n" +
 			"directory, whose name is printed at the start, stays. The exit code is 0 when all is well, 1 after\n" +
 			"an error or an interrupt of the tour, and 4 when the check finds something.",
@@ -50,13 +52,16 @@ func Command() *cobra.Command {
 			if !onLoopback(o.addr) {
 				return command.Usagef("--addr: %s isn't on loopback, as in 127.0.0.1:5000: everybody may do everything in the demo's registry, so other machines mustn't reach it", o.addr)
 			}
+			if !cmd.Flags().Changed("keep") { // somebody is there to look at it
+				o.keep = newLine(cmd.OutOrStdout()).OnTerminal()
+			}
 			ctx, stop := endOfTerminal(cmd.Context())
 			defer stop()
 			return run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), o)
 		},
 	}
 	cmd.Flags().StringVar(&o.addr, "addr", "127.0.0.1:0", "serve the registry on `HOST:PORT` of this machine; port 0: a free one")
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "go on after the tour, until an interrupt")
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "go on after the tour, until an interrupt (default on a terminal)")
 	return cmd
 }
 

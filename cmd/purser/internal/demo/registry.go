@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 )
 
@@ -44,6 +45,7 @@ func settings(dir, addr string) []string {
 // registry is a registry that runs in this process.
 type registry struct {
 	url   string
+	dsn   string        // of its database
 	took  time.Duration // until it was ready
 	store blob.Store    // the registry's own, for reading
 	// context ends when the registry is to stop, and also when it has stopped by itself.
@@ -77,6 +79,9 @@ func startRegistry(ctx context.Context, dir, addr string, log io.Writer) (*regis
 		r.took = time.Since(began)
 	case <-r.ended:
 		return nil, r.err
+	}
+	if r.dsn, err = builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
+		return nil, errors.Join(err, r.stop())
 	}
 	place := filepath.Clean(cfg.Storage.Filesystem.Path)
 	if r.store, err = backend.TryStore(r.context, cfg.Storage, blob.DirOptions{Path: place, Existing: true}); err != nil {

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
@@ -17,7 +18,11 @@ type contents struct {
 
 // contents reads what the registry has.
 func (t *tour) contents(ctx context.Context) (c contents, err error) {
-	for _, name := range repositories {
+	all := slices.Clone(repositories)
+	for _, r := range pastRepositories {
+		all = append(all, r.name)
+	}
+	for _, name := range all {
 		r, err := api.GetRepository.Call(ctx, t.api, api.RepositorySizes{InRepository: api.InRepository{Repository: name}})
 		if err != nil {
 			return c, err
@@ -62,7 +67,7 @@ func (t *tour) preview(ctx context.Context, at api.PolicyAt, policy *api.PolicyT
 	return api.PreviewPolicy.Call(ctx, t.api, api.PreviewInput{PolicyAt: at, Limit: 1, Body: policy})
 }
 
-// pulls returns the number of pulls that the statistics have for the repositories' tags.
+// pulls returns the number of pulls that the statistics have for the tags of the tour's repositories.
 func (t *tour) pulls(ctx context.Context) (sum int64, err error) {
 	for _, name := range repositories {
 		list, err := api.ListTags.Call(ctx, t.api, api.TagQuery{InRepository: api.InRepository{Repository: name}, Limit: 100})

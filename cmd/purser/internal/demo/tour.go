@@ -46,7 +46,7 @@ func newTour(r *registry, l *line) (*tour, error) {
 func (t *tour) give(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the tour isn't over after %s", patience))
 	defer cancel()
-	for _, step := range []func(context.Context) error{t.welcome, t.push, t.pull, t.setPolicies, t.collect, t.summarize, t.check} {
+	for _, step := range []func(context.Context) error{t.welcome, t.teams, t.push, t.pull, t.setPolicies, t.collect, t.summarize, t.check} {
 		if err := step(ctx); err != nil {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 				return fmt.Errorf("%w: %w", cause, err)
@@ -89,7 +89,7 @@ func (t *tour) push(ctx context.Context) error {
 	began := time.Now()
 	pushed := func() string {
 		n := t.client.traffic()
-		return fmt.Sprintf("pushed %s, %s, %s (%s)", command.Count(int64(n.Tags), "tag"), command.Count(int64(n.Manifests), "manifest"),
+		return fmt.Sprintf("pushed %s, %s, %s (%s), with those of the teams", command.Count(int64(n.Tags), "tag"), command.Count(int64(n.Manifests), "manifest"),
 			command.Count(int64(n.Blobs), "blob"), command.Size(n.Bytes))
 	}
 	err := t.during(ctx, func(ctx context.Context) error { return push(ctx, t.client) }, pushed)
