@@ -6,6 +6,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -96,6 +97,33 @@ type ImageManifests struct {
 	Digests []oci.Digest `json:"digests" nullable:"false" doc:"Up to 100 manifests"`
 }
 
+// ShortManifest is a manifest whose digest begins as it was asked for.
+type ShortManifest struct {
+	Digest         oci.Digest `json:"digest"`
+	MediaType      string     `json:"media_type"`
+	ArtifactType   string     `json:"artifact_type,omitempty"`
+	IsManifestList bool       `json:"is_manifest_list"`
+	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests"`
+	Tags           []string   `json:"tags" nullable:"false" doc:"Up to 3 of the tags that point to it"`
+}
+
+// ShortManifests are the manifests whose digests begin as it was asked for.
+type ShortManifests struct {
+	Manifests []ShortManifest `json:"manifests" nullable:"false" doc:"Up to 10 manifests, in the order of their digests"`
+	More      bool            `json:"more,omitempty" doc:"There are more than 10"`
+}
+
+// NewShortManifests makes the answer of FindShortDigest.
+func NewShortManifests(list []browse.ShortManifest, more bool) ShortManifests {
+	out := ShortManifests{Manifests: make([]ShortManifest, len(list)), More: more}
+	for i, m := range list {
+		out.Manifests[i] = ShortManifest{
+			Digest: m.Digest, MediaType: m.MediaType, ArtifactType: m.ArtifactType, IsManifestList: m.IsIndex, Size: m.Size, Tags: m.Tags,
+		}
+	}
+	return out
+}
+
 // Inputs of the operations on manifests.
 type (
 	// ManifestItem is also the part of other inputs that names a manifest.
@@ -108,6 +136,10 @@ type (
 		ArtifactType string `query:"artifact_type" maxLength:"255" doc:"Only referrers of this artifact type" example:"application/spdx+json"`
 		NextPage     string `query:"next_page" doc:"The next_page of the page before"`
 		Limit        int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
+	}
+	ShortDigestItem struct {
+		InRepository
+		Beginning string `path:"beginning" doc:"The first hexadecimal digits of the digest, at least 6, with or without sha256: before them" example:"sha256:3f2a1b"`
 	}
 	ImageItem struct {
 		InRepository
@@ -127,6 +159,11 @@ var (
 		Summary: "List the referrers of a manifest", Errors: []int{http.StatusNotFound},
 		Description: "Lists the manifests whose subject this is: signatures, lists of components, attestations and so on. They can be in the " +
 			"repository before their subject is, or without it. A page ends earlier than after limit entries if their annotations are long.",
+	}
+	FindShortDigest = Operation[ShortDigestItem, ShortManifests]{
+		ID: "findShortDigest", Method: http.MethodGet, Path: "/repository/{repository}/digest/{beginning}", Tag: "manifest", Access: auth.Pull,
+		Summary: "Find manifests by the beginning of their digests", Errors: []int{http.StatusNotFound},
+		Description: "The answer is empty if the repository has no such manifest. Of several, the client must ask which is meant, and then name it by its whole digest.",
 	}
 	FindImage = Operation[ImageItem, ImageManifests]{
 		ID: "findImage", Method: http.MethodGet, Path: "/repository/{repository}/image/{image}", Tag: "manifest", Access: auth.Pull,

@@ -125,6 +125,17 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("described index", 400, func(b bundle, i int) error {
 		return second(browse.New(b.Catalog).DescribeManifest(ctx, path, manifest(manyRows-i)))
 	})
+	run("manifests by a short digest", 100, func(b bundle, i int) error {
+		begin, err := oci.ParseShortDigest(manifest(i + 1).Hex()[:6])
+		if err != nil {
+			return err
+		}
+		found, more, err := browse.New(b.Catalog).ManifestsByShortDigest(ctx, path, begin)
+		if err == nil && (len(found) == 0 || more) {
+			return fmt.Errorf("%d manifests begin with %s", len(found), begin)
+		}
+		return err
+	})
 	run("page of tags", 200, func(b bundle, i int) error { _, _, err := b.Tags(ctx, path, "t5", 10); return err })
 	run("details of tags", 800, func(b bundle, i int) error {
 		return second(browse.New(b.Catalog).Tags(ctx, path, browse.TagQuery{NameFilter: browse.NameFilter{Prefix: "t"}, Descending: true, Limit: 10}))

@@ -1,9 +1,11 @@
 package browse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -123,6 +125,65 @@ func (b *Browser) ManifestsOfImage(ctx context.Context, path string, id oci.Dige
 		return nil, fmt.Errorf("looking for the manifests of image %s in %s: %w", id, path, err)
 	}
 	return list, nil
+}
+
+// MaxShortDigest is how many manifests ManifestsByShortDigest returns at most.
+const MaxShortDigest = 10
+
+// tagsOfShort is how many tags ManifestsByShortDigest names for each manifest.
+const tagsOfShort = 3
+
+// ShortManifest is a manifest whose digest begins as somebody has typed it.
+type ShortManifest struct {
+	TagInfo          // without the name and the times of a tag
+	Tags    []string // up to 3 of those that point to it
+}
+
+// ManifestsByShortDigest returns the manifests of a repository whose digests begin so, in the order of
+// their digests: at most MaxShortDigest. `more` says that there are further ones. Error: NAME_UNKNOWN.
+// Like ManifestsOfImage, it reads a range in the order of the only index that has this order.
+func (b *Browser) ManifestsByShortDigest(ctx context.Context, path string, begin oci.ShortDigest) (list []ShortManifest, more bool, err error) {
+	r, err := b.lookUp(ctx, path)
+	if err != nil {
+		return nil, false, err
+	}
+	first256, last256 := begin.Range(oci.SHA256)
+	first512, last512 := begin.Range(oci.SHA512)
+	rows, err := b.db.Pool.Query(ctx, `
+		SELECT m.digest, ARRAY(SELECT name FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT $8)
+		FROM (
+			(SELECT id, digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id BETWEEN $2 AND $2 AND digest BETWEEN $3 AND $4
+				ORDER BY repository_id, digest LIMIT $7)
+			UNION ALL
+			(SELECT id, digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id BETWEEN $2 AND $2 AND digest BETWEEN $5 AND $6
+				ORDER BY repository_id, digest LIMIT $7)) m
+		ORDER BY m.digest LIMIT $7`,
+		r.namespace, r.id, first256, last256, first512, last512, MaxShortDigest+1, tagsOfShort)
+	if err != nil {
+		return nil, false, fmt.Errorf("looking for digests that begin with %s in %s: %w", begin, path, err)
+	}
+	var digests []oci.Digest
+	tags := make(map[oci.Digest][]string)
+	var raw []byte
+	var names []string
+	_, err = pgx.ForEachRow(rows, []any{&raw, &names}, func() error {
+		d, err := oci.DigestFromBytes(raw)
+		digests, tags[d], names = append(digests, d), names, nil
+		return err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("looking for digests that begin with %s in %s: %w", begin, path, err)
+	}
+	more = len(digests) > MaxShortDigest
+	found, err := b.DescribeManifests(ctx, path, digests[:min(len(digests), MaxShortDigest)])
+	for _, m := range found {
+		list = append(list, ShortManifest{m, tags[m.Digest]})
+	}
+	slices.SortFunc(list, func(a, b ShortManifest) int { return cmp.Compare(a.Digest.String(), b.Digest.String()) })
+	return list, more, err
 }
 
 // DescribeManifests returns the details of the given manifests, without names of tags and in

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -29,7 +30,18 @@ func (a *API) addManifests() {
 		list, err := a.browser.ManifestsOfImage(ctx, in.Repository, in.Image)
 		return &api.ImageManifests{Digests: append([]oci.Digest{}, list...)}, err
 	})
+	serve(a, api.FindShortDigest, a.findShortDigest)
 	serve(a, api.ListReferrers, a.listReferrers)
+}
+
+func (a *API) findShortDigest(ctx context.Context, in *api.ShortDigestItem) (*api.ShortManifests, error) {
+	begin, err := oci.ParseShortDigest(in.Beginning)
+	if err != nil {
+		return nil, server.Refusal(http.StatusBadRequest, "%v", err)
+	}
+	list, more, err := a.browser.ManifestsByShortDigest(ctx, in.Repository, begin)
+	out := api.NewShortManifests(list, more)
+	return &out, err
 }
 
 func (a *API) getManifest(ctx context.Context, in *api.ManifestItem) (*api.DescribedManifest, error) {

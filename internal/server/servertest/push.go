@@ -110,3 +110,19 @@ func Pattern(seed byte, n int) string {
 	}
 	return string(b)
 }
+
+// Alike returns two of the contents that `content` makes whose digests begin with the same 6 digits.
+func Alike(t testing.TB, content func(i int) string) (one, two string) {
+	t.Helper()
+	seen := make(map[string]string)
+	for i := range 1_000_000 { // 50 % find two after 4,800
+		text := content(i)
+		begin := Digest(text).Hex()[:6]
+		if other, ok := seen[begin]; ok {
+			return other, text
+		}
+		seen[begin] = text
+	}
+	t.Fatal("no two contents have digests that are alike")
+	return "", ""
+}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -79,7 +80,7 @@ func addLogFlags(cmd *cobra.Command) *logFlags {
 	cmd.Flags().Var(listFlag{&f.kinds, checkKind}, "kind", "only entries of these `KIND`s, such as push_repo,delete_tag")
 	textFlag(cmd, &f.actor, "actor", "", "only what this `ACCOUNT` did", notEmpty)
 	textFlag(cmd, &f.tag, "tag", "", "only entries about this `TAG`", oci.ValidateTag)
-	textFlag(cmd, &f.digest, "digest", "", "only entries about this `DIGEST`", checkDigest)
+	textFlag(cmd, &f.digest, "digest", "", "only entries about this `DIGEST`, which may be short: of the TARGET, a repository, or as REPOSITORY@DIGEST", checkShortDigest)
 	textFlag(cmd, &f.policy, "policy", "", "only what the policy with this `UUID` did", checkUUID)
 	textFlag(cmd, &f.run, "run", "", "only what the run with this `UUID` did", checkUUID)
 	return f
@@ -96,23 +97,43 @@ func moment(text string) string {
 
 // part returns the part of the audit log that the flags and the arguments select: of the namespace or
 // repository that the first argument names, or of the whole registry if there is no argument.
-func (f *logFlags) part(args []string) (part api.LogExport, err error) {
+func (f *logFlags) part(ctx context.Context, c *api.Client, args []string) (part api.LogExport, err error) {
 	part.LogFilter = api.LogFilter{
-		From: moment(f.from), To: moment(f.to), Kinds: f.kinds, Actor: f.actor, Tag: f.tag, Digest: f.digest, Policy: f.policy, Run: f.run,
+		From: moment(f.from), To: moment(f.to), Kinds: f.kinds, Actor: f.actor, Tag: f.tag, Policy: f.policy, Run: f.run,
 	}
-	if len(args) == 0 && !f.target.repository {
-		return part, nil
+	if len(args) > 0 || f.target.repository {
+		at, _, _, err := f.target.at(args, 0)
+		if err != nil {
+			return part, err
+		}
+		part.LogAt = api.LogAt(at)
 	}
-	at, _, _, err := f.target.at(args, 0)
-	part.LogAt = api.LogAt(at)
+	part.Digest, err = f.wholeDigest(ctx, c, part.Repository)
 	return part, err
+}
+
+// wholeDigest returns the value of --digest, which may be short if a repository is known: that of the
+// value, or else `repository`.
+func (f *logFlags) wholeDigest(ctx context.Context, c *api.Client, repository string) (string, error) {
+	of, digest := command.SplitDigest(f.digest)
+	if repository == "" {
+		repository = of
+	}
+	if _, err := oci.ParseDigest(digest); f.digest == "" || of == "" && err == nil {
+		return digest, nil
+	}
+	if repository == "" {
+		return "", command.Usagef("--digest: %q is short: name the repository as TARGET or write REPOSITORY@%[1]s, or give the whole digest", digest)
+	}
+	d, err := findDigest(ctx, c, "--digest", repository, f.digest)
+	return d.String(), err
 }
 
 func auditListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit, flags := command.AddFormat(cmd), addLimit(cmd), addLogFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		part, err := flags.part(args) // only once, so that an age means the same moment for all pages
+		part, err := flags.part(cmd.Context(), c, args) // only once, so that an age means the same moment for all pages
 		if err != nil {
 			return err
 		}
@@ -138,7 +159,7 @@ func auditExportCommand(src *command.Source) *cobra.Command {
 	}
 	flags := addLogFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		part, err := flags.part(args)
+		part, err := flags.part(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}

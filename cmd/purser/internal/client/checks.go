@@ -65,8 +65,10 @@ func checkUUID(text string) error {
 	return nil
 }
 
-func checkDigest(text string) error {
-	_, err := oci.ParseDigest(text)
+// checkShortDigest checks DIGEST or REPOSITORY@DIGEST, of which the digest may be short.
+func checkShortDigest(text string) error {
+	_, digest := command.SplitDigest(text)
+	_, err := oci.ParseShortDigest(digest)
 	return err
 }
 

@@ -14,9 +14,7 @@ package client
 
 import (
 	"context"
-	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,46 +33,38 @@ func Commands(src *command.Source, ofUser ...*cobra.Command) []*cobra.Command {
 	}
 }
 
-// abbreviated is how lists and the audit log show a digest.
-var abbreviated = regexp.MustCompile(`^(sha256|sha512):[0-9a-f]{6,}…?$`)
+// findDigest returns the digest that the user has written for a manifest of a repository; `what` names it
+// in errors. It may be short, if only one manifest of the repository is meant. It may begin with the
+// repository, REPOSITORY@DIGEST, which must then be this one.
+func findDigest(ctx context.Context, c *api.Client, what, repository, text string) (oci.Digest, error) {
+	of, digest := command.SplitDigest(text)
+	if of != "" && of != repository {
+		return oci.Digest{}, command.Usagef("%s: %q is a manifest of another repository than %s", what, text, repository)
+	}
+	return command.WholeDigest(ctx, what, repository, digest, func(ctx context.Context, in api.ShortDigestItem) (api.ShortManifests, error) {
+		return api.FindShortDigest.Call(ctx, c, in)
+	})
+}
 
-// digestTags is how many tags are looked at for a digest that is abbreviated.
+// digestTags is how many earlier states of a tag are looked at for a short digest.
 const digestTags = 10_000
 
-// wholeDigest returns the argument DIGEST of a command about a tag. It may be abbreviated, as "tag list"
-// and "audit list" show it, if only one manifest is meant: of those to which a tag of the repository
-// points, or, with `earlier`, those to which this tag points or pointed.
-func wholeDigest(ctx context.Context, c *api.Client, of api.TagItem, text string, earlier bool) (oci.Digest, error) {
-	err := checkArg("DIGEST", text, checkDigest)
-	if err == nil {
-		return oci.ParseDigest(text)
+// findEarlierDigest is like findDigest, for a manifest to which a tag pointed. A short digest then means
+// none to which the tag never pointed: it was seen in the history of the tag.
+func findEarlierDigest(ctx context.Context, c *api.Client, of api.TagItem, text string) (oci.Digest, error) {
+	const what = "DIGEST"
+	d, err := findDigest(ctx, c, what, of.Repository, text)
+	_, written := command.SplitDigest(text)
+	if err != nil || written == d.String() {
+		return d, err
 	}
-	if !abbreviated.MatchString(text) {
-		return oci.Digest{}, err
-	}
-	begin := strings.TrimSuffix(text, "…")
-	in := api.TagQuery{InRepository: of.InRepository}
-	if earlier { // the earlier states of the tag, too
-		in.Specific, in.OnlyActive = of.Tag, api.Some(false)
-	}
-	tags, more, err := api.List(ctx, c, api.ListTags, in, digestTags)
+	in := api.TagQuery{InRepository: of.InRepository, Specific: of.Tag, OnlyActive: api.Some(false)}
+	states, _, err := api.List(ctx, c, api.ListTags, in, digestTags)
 	if err != nil {
 		return oci.Digest{}, err
 	}
-	var found []oci.Digest
-	var names []string
-	for _, t := range tags {
-		if d := t.ManifestDigest; strings.HasPrefix(d.String(), begin) && !slices.Contains(found, d) {
-			found, names = append(found, d), append(names, d.String())
-		}
+	if !slices.ContainsFunc(states, func(t api.ListedTag) bool { return t.ManifestDigest == d }) {
+		return oci.Digest{}, command.Usagef("%s: %s:%s never pointed to %s, the only manifest whose digest begins so: give the whole digest if it is meant", what, of.Repository, of.Tag, d)
 	}
-	switch {
-	case len(found) == 1 && !more:
-		return found[0], nil
-	case len(found) > 1:
-		return oci.Digest{}, command.Usagef("DIGEST: several begin with %s: %s", begin, strings.Join(names, ", "))
-	case earlier:
-		return oci.Digest{}, command.Usagef("DIGEST: %s:%s never pointed to a manifest whose digest begins with %s: give the whole digest", of.Repository, of.Tag, begin)
-	}
-	return oci.Digest{}, command.Usagef("DIGEST: it isn't known which manifest of %s has a digest that begins with %s: give the whole digest", of.Repository, begin)
+	return d, nil
 }

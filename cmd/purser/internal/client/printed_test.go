@@ -106,7 +106,7 @@ func TestPrintedNamesAreAccepted(t *testing.T) {
 		t.Errorf("the audit log shows %s: %s", deleted, text)
 	}
 	for args, want := range map[string]string{
-		"tag restore acme/app:v1 sha256:00000000": "never pointed to", "tag move acme/app:v1 sha256:00000000": "give the whole digest",
+		"tag restore acme/app:v1 sha256:00000000": "no manifest of acme/app", "tag move acme/app:v1 sha256:00000000": "give the whole digest",
 		"tag move acme/app:v1 sha256:": "DIGEST", "tag move acme/app:v1 latest": "DIGEST",
 	} {
 		o.fails(want, 2, "", strings.Fields(args)...)

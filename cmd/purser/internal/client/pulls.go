@@ -13,7 +13,6 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
-	"github.com/purser-registry/purser/internal/oci"
 )
 
 func pullsCommand(src *command.Source) *cobra.Command {
@@ -155,9 +154,9 @@ func history(ctx context.Context, c *api.Client, args []string, days api.History
 		return api.GetHistory.Call(ctx, c, days)
 	}
 	if repository, digest, ok := strings.Cut(args[0], "@"); ok {
-		d, err := oci.ParseDigest(digest)
+		d, err := findDigest(ctx, c, "DIGEST", repository, digest)
 		if err != nil {
-			return api.PullHistory{}, command.Usagef("%w", err)
+			return api.PullHistory{}, err
 		}
 		in := api.ManifestItem{InRepository: api.InRepository{Repository: repository}, Digest: d}
 		return api.GetManifestHistory.Call(ctx, c, api.ManifestHistory{ManifestItem: in, HistoryDays: days})

@@ -175,20 +175,10 @@ func addLimit(cmd *cobra.Command) *int {
 }
 
 // table prints `rows` under a header, and a note if the registry has more rows than were
-// asked for (`more`). It replaces control characters in cells.
+// asked for (`more`).
 func table(w io.Writer, header []string, rows [][]string, more bool) error {
-	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(out, strings.Join(header, "\t"))
-	for _, row := range rows {
-		for i, cell := range row {
-			if row[i] = command.Printable(cell); cell == "" {
-				row[i] = "-"
-			}
-		}
-		fmt.Fprintln(out, strings.Join(row, "\t"))
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("printing: %w", err)
+	if err := command.Table(w, header, rows); err != nil {
+		return err
 	}
 	if more {
 		if _, err := fmt.Fprintln(w, "… and more: --limit 0 lists all."); err != nil {

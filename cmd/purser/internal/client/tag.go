@@ -160,14 +160,14 @@ func builtAt(text string) string {
 func tagMoveCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "move REPOSITORY:TAG DIGEST", Short: "Point a tag, which may be new, to a manifest of the repository", Args: cobra.ExactArgs(2),
-		Long: "Point a tag, which may be new, to a manifest of the repository. The digest may be abbreviated, as \"tag list\"\n" +
-			"shows it, if a tag points to the manifest.",
+		Long: "Point a tag, which may be new, to a manifest of the repository. The digest may be short: its first digits, at\n" +
+			"least 6, if only one manifest of the repository has a digest that begins so.",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			item, err := tagItem(args[0])
 			if err != nil {
 				return err
 			}
-			digest, err := wholeDigest(cmd.Context(), c, item, args[1], false)
+			digest, err := findDigest(cmd.Context(), c, "DIGEST", item.Repository, args[1])
 			if err != nil {
 				return err
 			}
@@ -184,14 +184,14 @@ func tagRestoreCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "restore REPOSITORY:TAG DIGEST", Short: "Bring back a tag that was deleted or moved", Args: cobra.ExactArgs(2),
 		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
-			"\"purser audit list\" knows which manifest it pointed to; the digest may be abbreviated as it shows it.",
+			"\"purser audit list\" knows which manifest it pointed to; the digest may be short, as it shows it.",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			item, err := tagItem(args[0])
 			if err != nil {
 				return err
 			}
 			in := api.TagRestoration{TagItem: item}
-			digest, err := wholeDigest(cmd.Context(), c, item, args[1], true)
+			digest, err := findEarlierDigest(cmd.Context(), c, item, args[1])
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,8 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -25,8 +27,9 @@ type gcAccess interface {
 	status(ctx context.Context) (gc.GCStatus, error)
 	blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error)
 	manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error)
-	// tagged returns the digest of the manifest to which a tag points.
-	tagged(ctx context.Context, repository, tag string) (oci.Digest, error)
+	// whole returns the digest of the manifest to which a tag points or, if `tag` is "", whose digest begins
+	// as the user has written it.
+	whole(ctx context.Context, repository, tag, written string) (oci.Digest, error)
 	// retry makes all failed reviews due again, and returns their number.
 	retry(ctx context.Context) (api.Retried, error)
 }
@@ -52,8 +55,8 @@ func withGC(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "No registry answers at %s: asking the database.\n", c.Name()) //nolint:errcheck // only a note
 	}
-	return withCollector(src, cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, log *audit.Log) error {
-		return fn(ctx, gcOnDatabase{c, log})
+	return withCollector(src, cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
+		return fn(ctx, gcOnDatabase{c, log, browse.New(catalog.New(catalog.Options{DB: metadata, CacheOff: true}))})
 	})
 }
 
@@ -73,7 +76,13 @@ func (g gcOverAPI) manifest(ctx context.Context, repository string, d oci.Digest
 	return e.ManifestExplanation, notThere(oci.ManifestUnknown, err)
 }
 
-func (g gcOverAPI) tagged(ctx context.Context, repository, tag string) (oci.Digest, error) {
+func (g gcOverAPI) whole(ctx context.Context, repository, tag, written string) (oci.Digest, error) {
+	if tag == "" {
+		d, err := command.WholeDigest(ctx, "DIGEST", repository, written, func(ctx context.Context, in api.ShortDigestItem) (api.ShortManifests, error) {
+			return api.FindShortDigest.Call(ctx, g.c, in)
+		})
+		return d, notThere(oci.NameUnknown, err)
+	}
 	t, err := api.GetTag.Call(ctx, g.c, api.TagItem{InRepository: api.InRepository{Repository: repository}, Tag: tag})
 	return t.ManifestDigest, notThere(oci.ManifestUnknown, err)
 }
@@ -94,6 +103,7 @@ func notThere(code oci.Code, err error) error {
 type gcOnDatabase struct {
 	collector *gc.Collector
 	log       *audit.Log
+	browser   *browse.Browser
 }
 
 func (g gcOnDatabase) status(ctx context.Context) (gc.GCStatus, error) {
@@ -108,7 +118,19 @@ func (g gcOnDatabase) manifest(ctx context.Context, repository string, d oci.Dig
 	return explain.Manifest(ctx, g.collector, repository, d)
 }
 
-func (g gcOnDatabase) tagged(ctx context.Context, repository, tag string) (oci.Digest, error) {
+func (g gcOnDatabase) findShort(ctx context.Context, in api.ShortDigestItem) (found api.ShortManifests, err error) {
+	begin, err := oci.ParseShortDigest(in.Beginning)
+	if err != nil {
+		return found, err
+	}
+	list, more, err := g.browser.ManifestsByShortDigest(ctx, in.Repository, begin)
+	return api.NewShortManifests(list, more), err
+}
+
+func (g gcOnDatabase) whole(ctx context.Context, repository, tag, written string) (oci.Digest, error) {
+	if tag == "" {
+		return command.WholeDigest(ctx, "DIGEST", repository, written, g.findShort)
+	}
 	return explain.Tagged(ctx, g.collector, repository, tag)
 }
 

@@ -33,12 +33,16 @@ func gcExplainCommand(src *command.Source) *cobra.Command {
 	out := command.AddFormat(cmd)
 	command.AddInsecure(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		path, tag, digest, err := parseExplainable(args[0])
+		path, tag, written, err := parseExplainable(args[0])
 		if err != nil {
 			return command.Usagef("%w", err)
 		}
 		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			if path == "" {
+				digest, err := oci.ParseDigest(written)
+				if err != nil {
+					return err
+				}
 				e, err := g.blob(ctx, digest)
 				if err != nil {
 					return plainly(err)
@@ -47,10 +51,9 @@ func gcExplainCommand(src *command.Source) *cobra.Command {
 					return writeExplanation(w, "blob "+digest.String(), e.Sentences())
 				})
 			}
-			if tag != "" {
-				if digest, err = g.tagged(ctx, path, tag); err != nil {
-					return plainly(err)
-				}
+			digest, err := g.whole(ctx, path, tag, written)
+			if err != nil {
+				return plainly(err)
 			}
 			e, err := g.manifest(ctx, path, digest)
 			if err != nil {
@@ -64,28 +67,30 @@ func gcExplainCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-const explainable = "<repository>@<digest> or <repository>:<tag> for a manifest, or <digest> for a blob (a digest is sha256:… or sha512:…)"
+const explainable = "<repository>@<digest> or <repository>:<tag> for a manifest, or <digest> for a blob (a digest is sha256:… or sha512:…; that of a manifest may be short)"
 
-// parseExplainable parses REPOSITORY@DIGEST or REPOSITORY:TAG, which name a manifest, or DIGEST alone,
-// which names a blob; then `path` is "".
-func parseExplainable(text string) (path, tag string, d oci.Digest, err error) {
-	path, digest, found := strings.Cut(text, "@")
-	if !found {
-		path, digest = "", text
-	} else if err := oci.ValidateName(path); err != nil {
-		return "", "", d, fmt.Errorf("%w; write %s", err, explainable)
-	}
-	d, err = oci.ParseDigest(digest)
-	if colon := strings.LastIndex(text, ":"); err != nil && !found && colon >= 0 && !beginsDigest(text[:colon]) {
-		path, tag = text[:colon], text[colon+1:]
+// parseExplainable parses REPOSITORY@DIGEST, where the digest may be short, or REPOSITORY:TAG, which name
+// a manifest, or DIGEST alone, which names a blob; then `path` is "".
+func parseExplainable(text string) (path, tag, digest string, err error) {
+	path, digest = command.SplitDigest(text)
+	if path != "" || strings.HasPrefix(text, "@") {
 		if err = oci.ValidateName(path); err == nil {
-			err = oci.ValidateTag(tag)
+			_, err = oci.ParseShortDigest(digest)
+		}
+	} else if _, err = oci.ParseDigest(digest); err != nil {
+		if colon := strings.LastIndex(text, ":"); colon >= 0 && !beginsDigest(text[:colon]) {
+			path, tag, digest = text[:colon], text[colon+1:], ""
+			if err = oci.ValidateName(path); err == nil {
+				err = oci.ValidateTag(tag)
+			}
+		} else if _, short := oci.ParseShortDigest(digest); short == nil {
+			err = fmt.Errorf("%w: a short digest needs its repository", err)
 		}
 	}
 	if err != nil {
-		return "", "", d, fmt.Errorf("%w; write %s", err, explainable)
+		return "", "", "", fmt.Errorf("%w; write %s", err, explainable)
 	}
-	return path, tag, d, nil
+	return path, tag, digest, nil
 }
 
 // beginsDigest says whether a text is the name of an algorithm, so that what follows is meant to be a

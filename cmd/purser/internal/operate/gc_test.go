@@ -203,6 +203,9 @@ func TestGCExplain(t *testing.T) {
 	if byTag := g.run("gc", "explain", "library/app:v1"); byTag != g.run("gc", "explain", "library/app@"+g.tagged.String()) {
 		t.Errorf("of the tag it printed\n%s", byTag)
 	}
+	if short := g.run("gc", "explain", "library/app@"+g.tagged.Hex()[:8]); short != g.run("gc", "explain", "library/app@"+g.tagged.String()) {
+		t.Errorf("by a short digest: %s", short)
+	}
 	same(t, g.run("gc", "explain", "library/app@"+g.untagged.String()), "manifest library/app@"+g.untagged.String()+`
   is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists (manifest_upload); nothing keeps it, so it will be deleted
 `)
@@ -252,6 +255,7 @@ func TestGCOverAPI(t *testing.T) {
 		{"explain", "library/app@" + g.tagged.String()}, {"explain", "library/app@" + g.untagged.String()},
 		{"explain", g.config.String()}, {"explain", "-o", "json", g.unused.String()}, {"explain", "-o", "json", "library/app@" + g.untagged.String()},
 		{"explain", unknown}, {"explain", "library/app@" + unknown}, {"explain", "library/none@" + unknown},
+		{"explain", "library/app@" + g.tagged.String()[:15]}, {"explain", "library/app@" + g.tagged.Hex()[:9] + "…"}, {"explain", "library/app@000000"}, {"explain", "library/none@000000"},
 		{"explain", "library/app:v1"}, {"explain", "library/app:none"}, {"explain", "library/none:v1"}, {"explain", g.tagged.String()},
 	} {
 		args = append([]string{"gc"}, args...)
@@ -278,7 +282,7 @@ func TestGCRefusals(t *testing.T) {
 		want string
 	}{
 		{[]string{"explain", "foo"}, `invalid digest "foo": it must be algorithm:hexadecimal; write <repository>@<digest> or <repository>:<tag> for a manifest`},
-		{[]string{"explain", "sha256:2c26b46b6"}, `invalid digest "sha256:2c26b46b6"`},
+		{[]string{"explain", "sha256:2c26b46b6"}, "a short digest needs its repository"},
 		{[]string{"explain", "library/app:-v1"}, "or <digest> for a blob"},
 		{[]string{"explain", "localhost:5000/app"}, `"5000/app"`},
 		{[]string{"explain", "Library/app:v1"}, `invalid repository name "Library/app"`},
