@@ -36,6 +36,7 @@ func TestCompletion(t *testing.T) {
 	policy := first(s.run("policy", "list", "acme"))[0]
 	s.run("webhook", "create", "acme", "--url", "https://hooks.example.com/x", "--events", "push")
 	hook := first(s.run("webhook", "list", "acme"))[0]
+	s.run("protection", "add", "acme", "^v1$")
 	environ := []string{"PURSER_SERVER=" + s.url}
 	const words, goesOn = ":4", ":6" // no files; and no space
 	for line, want := range map[string]string{
@@ -49,7 +50,9 @@ func TestCompletion(t *testing.T) {
 		"policy delete acme ":                  policy + " " + words,
 		"prune defaults acme ":                 "on off " + words,
 		"prune run zz":                         words,
-		"webhook show acme ":                   hook + " " + words,
+		"webhook show acme ":                   "https://hooks.example.com/x " + words,
+		"webhook show acme " + hook[:5]:        hook + " " + words,
+		"protection remove acme ":              "^v1$ " + words,
 		"webhook redeliver acme " + hook + " ": words,
 		"webhook create acme --events p":       "push tag pull delete prune gc " + words,
 		"tag list acme/app -o ":                "text json " + words,

@@ -73,7 +73,7 @@ func TestExitCodes(t *testing.T) {
 		"policy create acme --policy {\"method\":\"creation_date\"}":  {2, "--policy: "},
 		"policy create acme":                                          {2, "say which tags to delete"},
 		"policy create":                                               {2, "give 1 arguments, not 0"},
-		"policy show acme 7":                                          {2, `UUID: "7" isn't possible`},
+		"policy show acme 7":                                          {3, "the registry said this"},
 		"prune preview acme --limit 0":                                {2, "from 1 to 10000"},
 		"prune forecast acme --days 400":                              {2, "from 1 to 365"},
 		"prune forecast acme --settings 3d,x":                         {2, "--settings: "},

@@ -102,7 +102,7 @@ func TestWebhookCommands(t *testing.T) {
 	s.refused("--url is missing: give the URL", "webhook", "create", "acme", "--events", "push")
 	s.refused("--events is missing", "webhook", "create", "acme", "--url", hooks.URL)
 	s.refused("NAMESPACE", "webhook", "list", "acme/app")
-	s.refused("UUID", "webhook", "show", "acme", "x")
+	s.refused(`WEBHOOK: "x" isn't possible`, "webhook", "show", "acme", "x")
 	s.refused("name one DELIVERY", "webhook", "redeliver", "acme", made.UUID)
 	s.refused("nothing is given to change", "webhook", "update", "acme", made.UUID)
 	s.refused("no such file", "webhook", "update", "acme", made.UUID, "--secret-file", secret+"x")

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -165,9 +166,10 @@ func policyIDs(ctx context.Context, c *api.Client, args []string, word string) (
 	return itemsOf("/autoprunepolicy", "policies")(ctx, c, args, word)
 }
 
-// itemsOf returns a completer for the UUIDs of items, such as policies, that belong to the
-// target in the first argument. The API lists the items in the member `member` of its
-// answer, at `path` below the target's path.
+// itemsOf returns a completer for items, such as policies, that belong to the target in the first
+// argument: by their names, if they have some that people know, else by their UUIDs. What begins like a
+// UUID is completed to one in any case. The API lists the items in the member `member` of its answer, at
+// `path` below the target's path.
 func itemsOf(path, member string) completer {
 	return func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 		at := "" // the registry's
@@ -178,13 +180,20 @@ func itemsOf(path, member string) completer {
 			}
 		}
 		var answer map[string]json.RawMessage
-		var items []struct{ UUID, Method, Pattern, URL, Event, State string }
+		var items []struct{ UUID, Method, Pattern, Title, URL, Event, State string }
 		if c.Get(ctx, at+path, nil, &answer) != nil || json.Unmarshal(answer[member], &items) != nil {
 			return nil, false
 		}
 		for _, item := range items {
-			if strings.HasPrefix(item.UUID, word) {
-				list = append(list, cobra.CompletionWithDesc(item.UUID, command.Printable(strings.TrimSpace(item.Method+item.Pattern+item.URL+item.Event+" "+item.State))))
+			name, about := cmp.Or(item.Pattern, item.Title, item.URL), item.Method+item.Event+" "+item.State
+			if item.Title != "" {
+				about = item.URL
+			}
+			switch {
+			case name != "" && strings.HasPrefix(name, word) && command.Printable(name) == name:
+				list = append(list, cobra.CompletionWithDesc(name, command.Printable(strings.TrimSpace(about))))
+			case (name == "" || word != "") && strings.HasPrefix(item.UUID, word):
+				list = append(list, cobra.CompletionWithDesc(item.UUID, command.Printable(strings.TrimSpace(name+" "+about))))
 			}
 		}
 		return list, false
@@ -198,7 +207,11 @@ func webhooks(ctx context.Context, c *api.Client, args []string, word string) ([
 // deliveries completes the UUIDs of the notices that were sent to the webhook in the second
 // argument.
 func deliveries(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
-	return itemsOf("/webhook"+api.Path(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
+	id, err := identifyWebhook(ctx, c, args[0], args[1])
+	if err != nil {
+		return nil, false
+	}
+	return itemsOf("/webhook"+api.Path(id, "deliveries"), "deliveries")(ctx, c, args, word)
 }
 
 func pruneRuns(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {

@@ -23,7 +23,8 @@ func policyCommand(src *command.Source) *cobra.Command {
 		"add --repo for a repository whose name has no slash. With --defaults in place of a target: the\n" +
 		"policies of all namespaces that have none of their own. Of the policies that apply to a repository\n" +
 		"those by age and last use come first; those by number count the remaining tags. What a --keep flag of any\n" +
-		"of them keeps, none deletes. See what a policy does beforehand with \"purser prune preview\"."
+		"of them keeps, none deletes. See what a policy does beforehand with \"purser prune preview\".\n" +
+		"POLICY is its UUID, or how that begins."
 	return addServer(cmd)
 }
 
@@ -212,16 +213,17 @@ func policyItem(src *command.Source, cmd *cobra.Command, run func(cmd *cobra.Com
 		if err != nil {
 			return err
 		}
-		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
+		id, err := identifyPolicy(cmd.Context(), c, api.PolicyAt(at), rest[0])
+		if err != nil {
 			return err
 		}
-		return run(cmd, c, api.PolicyItem{PolicyAt: api.PolicyAt(at), UUID: rest[0]})
+		return run(cmd, c, api.PolicyItem{PolicyAt: api.PolicyAt(at), UUID: id})
 	})
 	return cmd
 }
 
 func policyShowCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "show TARGET UUID", Short: "Show a policy"}
+	cmd := &cobra.Command{Use: "show TARGET POLICY", Short: "Show a policy"}
 	format := command.AddFormat(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
 		found, err := api.GetPolicy.Call(cmd.Context(), c, item)
@@ -241,7 +243,7 @@ func policyShowCommand(src *command.Source) *cobra.Command {
 }
 
 func policyUpdateCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
+	cmd := &cobra.Command{Use: "update TARGET POLICY", Short: "Replace a policy"}
 	cmd.Long = "Replace a policy. It keeps its mode unless --mode says otherwise. With only --mode or other safeguards (--grace, --keep-untagged,\n" +
 		"--max-deleted, --never-below, --require-reporter, --window), it selects the tags that it did before. What the policy surely wasn't\n" +
 		"meant to do, and what other policies would delete that it kept until now, is shown first, and the command asks."
@@ -270,7 +272,7 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 }
 
 func policyDeleteCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
+	cmd := &cobra.Command{Use: "delete TARGET POLICY", Short: "Delete a policy: nothing is deleted by it any more"}
 	cmd.Long = "Delete a policy. What other policies would delete that it kept until now is shown first, and the command asks."
 	yes := command.AddYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
@@ -362,30 +364,31 @@ func pruneConfirmCommand(src *command.Source) *cobra.Command {
 	}
 	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := checkArg("POLICY", args[1], checkUUID); err != nil {
-			return err
-		}
 		in := api.PruneNamespace{Namespace: args[0]}
 		s, err := api.GetPruneState.Call(cmd.Context(), c, in)
 		if err != nil {
 			return err
 		}
-		rest := pruneState(s).rest(args[1])
+		id, err := onlyOf(args[1], pruneState(s).resting())
+		if err != nil {
+			return err
+		}
+		rest := pruneState(s).rest(id)
 		if len(rest.Warnings) == 0 {
-			return command.Refuse("policy " + args[1] + " waits for no confirmation in " + args[0])
+			return command.Refuse("policy " + id + " waits for no confirmation in " + args[0])
 		}
 		warn(cmd, policy.Sentences(rest.Warnings))
-		if err := command.Confirm(cmd, *yes, "Let policy %s delete tags of %s?", args[1], args[0]); err != nil {
+		if err := command.Confirm(cmd, *yes, "Let policy %s delete tags of %s?", id, args[0]); err != nil {
 			return err
 		}
 		_, err = api.ConfirmRest.Call(cmd.Context(), c, api.RestApproval{
-			PrunePolicy: api.PrunePolicy{PruneNamespace: in, Policy: args[1]},
+			PrunePolicy: api.PrunePolicy{PruneNamespace: in, Policy: id},
 			Body:        api.RestConfirmation{Version: rest.Version, Codes: policy.Codes(rest.Warnings)},
 		})
 		if err != nil {
 			return err
 		}
-		return say(cmd, "Policy %s may delete tags of %s.\n", args[1], args[0])
+		return say(cmd, "Policy %s may delete tags of %s.\n", id, args[0])
 	})
 	return cmd
 }
@@ -400,6 +403,16 @@ func (s pruneState) rest(policy string) policies.Rest {
 		}
 	}
 	return policies.Rest{}
+}
+
+// resting returns the UUIDs of the policies that rest.
+func (s pruneState) resting() (uuids []string) {
+	if s.Task != nil {
+		for _, r := range s.Task.Rests {
+			uuids = append(uuids, r.Policy)
+		}
+	}
+	return uuids
 }
 
 // restTexts says which policies rest, and why.

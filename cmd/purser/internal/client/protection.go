@@ -103,23 +103,32 @@ func protectionAddCommand(src *command.Source) *cobra.Command {
 }
 
 func protectionRemoveCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
+	cmd := &cobra.Command{
+		Use: "remove TARGET RULE", Short: "Remove a rule: its tags can be deleted and moved again",
+		Long:    "Remove a rule: its tags can be deleted and moved again. RULE is its pattern, its UUID, or how that begins.",
+		Example: "  purser protection remove app/web '^v[0-9.]+$'",
+	}
 	scope, yes := addScope(cmd), command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		at, name, rest, err := scope.at(args, 1)
 		if err != nil {
 			return err
 		}
-		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
+		id, err := identifyRule(cmd.Context(), c, at, rest[0])
+		if err != nil {
 			return err
 		}
-		if err := command.Confirm(cmd, *yes, "Remove rule %s of %s? Policies may then delete the tags that it protects.", rest[0], name); err != nil {
+		rule := id
+		if rest[0] != id {
+			rule = command.Printable(rest[0]) + " (" + id + ")"
+		}
+		if err := command.Confirm(cmd, *yes, "Remove rule %s of %s? Policies may then delete the tags that it protects.", rule, name); err != nil {
 			return err
 		}
-		if _, err := api.DeleteProtection.Call(cmd.Context(), c, api.ProtectionItem{At: at, UUID: rest[0]}); err != nil {
+		if _, err := api.DeleteProtection.Call(cmd.Context(), c, api.ProtectionItem{At: at, UUID: id}); err != nil {
 			return err
 		}
-		return say(cmd, "Removed rule %s.\n", rest[0])
+		return say(cmd, "Removed rule %s.\n", rule)
 	})
 	return cmd
 }

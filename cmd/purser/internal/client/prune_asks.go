@@ -66,39 +66,44 @@ func pruneApproveCommand(src *command.Source) *cobra.Command {
 	tags := 0
 	cmd.Flags().Var(command.Number(&tags, 1, policy.MaxNumTags), "tags", "approve `N` tags, as there may be more when the policy is applied (default: the number that it asks for)")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := checkArg("POLICY", args[1], checkUUID); err != nil {
+		list, err := asksOf(cmd, c, args[0])
+		if err != nil {
 			return err
 		}
-		list, err := asksOf(cmd, c, args[0])
+		var uuids []string
+		for _, a := range list {
+			uuids = append(uuids, a.Policy)
+		}
+		id, err := onlyOf(args[1], uuids)
 		if err != nil {
 			return err
 		}
 		var ask autoprune.Ask
 		for _, a := range list {
-			if a.Policy == args[1] {
+			if a.Policy == id {
 				ask = a
 			}
 		}
 		if ask.Policy == "" {
-			return command.Refuse(fmt.Sprintf("policy %s doesn't ask for an approval in %s: \"purser prune asks %s\" lists those that do", args[1], args[0], args[0]))
+			return command.Refuse(fmt.Sprintf("policy %s doesn't ask for an approval in %s: \"purser prune asks %s\" lists those that do", id, args[0], args[0]))
 		}
 		most := int64(tags)
 		if tags == 0 {
 			most = ask.Would
 		}
 		if err := command.Confirm(cmd, *yes, "Let policy %s delete up to %s of %s, in one run? They can be restored until garbage collection deletes their manifests.",
-			args[1], command.Count(most, "tag"), args[0]); err != nil {
+			id, command.Count(most, "tag"), args[0]); err != nil {
 			return err
 		}
 		ask, err = api.ApproveAsk.Call(cmd.Context(), c, api.AskApproval{
-			PrunePolicy: api.PrunePolicy{PruneNamespace: api.PruneNamespace{Namespace: args[0]}, Policy: args[1]},
+			PrunePolicy: api.PrunePolicy{PruneNamespace: api.PruneNamespace{Namespace: args[0]}, Policy: id},
 			Body:        api.PruneApproval{Version: ask.Version, Tags: most},
 		})
 		if err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), ask, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "Policy %s may delete up to %s of %s in one run, until %s.\n", args[1], command.Count(most, "tag"), args[0], clock(ask.Until))
+			_, err := fmt.Fprintf(w, "Policy %s may delete up to %s of %s in one run, until %s.\n", id, command.Count(most, "tag"), args[0], clock(ask.Until))
 			return err
 		})
 	})

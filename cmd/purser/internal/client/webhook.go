@@ -21,7 +21,7 @@ func webhookCommand(src *command.Source) *cobra.Command {
 		webhookListCommand(src), webhookCreateCommand(src), webhookShowCommand(src), webhookUpdateCommand(src), webhookDeleteCommand(src),
 		webhookTestCommand(src), webhookDeliveriesCommand(src), webhookRedeliverCommand(src))
 	cmd.Long = "Manage the webhooks of a namespace, which are told of pushes, pulls, deletions and garbage collection. A webhook is a URL\n" +
-		"that gets a signed request for each event that it asks for. The events: " + strings.Join(webhook.Events(), ", ") + "."
+		"that gets a signed request for each event that it asks for. WEBHOOK is its title, its URL, its UUID, or how that begins.\nThe events: " + strings.Join(webhook.Events(), ", ") + "."
 	return addServer(cmd)
 }
 
@@ -43,13 +43,20 @@ func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client
 		if err := checkArg("NAMESPACE", args[0], checkNamespace); err != nil {
 			return err
 		}
-		for _, id := range args[1:] {
-			if err := checkArg("UUID", id, checkUUID); err != nil {
+		args = append(args, "", "")
+		in := api.DeliveryItem{WebhookItem: api.WebhookItem{Namespace: args[0]}, Delivery: args[2]}
+		if in.Delivery != "" {
+			if err := checkArg("DELIVERY", in.Delivery, checkUUID); err != nil {
 				return err
 			}
 		}
-		args = append(args, "", "")
-		return run(cmd, c, api.DeliveryItem{WebhookItem: api.WebhookItem{Namespace: args[0], UUID: args[1]}, Delivery: args[2]})
+		if args[1] != "" {
+			var err error
+			if in.UUID, err = identifyWebhook(cmd.Context(), c, in.Namespace, args[1]); err != nil {
+				return err
+			}
+		}
+		return run(cmd, c, in)
 	})
 }
 
@@ -164,7 +171,7 @@ func webhookCreateCommand(src *command.Source) *cobra.Command {
 
 func webhookShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or one of its notices with the body", Args: cobra.RangeArgs(2, 3),
+		Use: "show NAMESPACE WEBHOOK [DELIVERY]", Short: "Show a webhook, or one of its notices with the body", Args: cobra.RangeArgs(2, 3),
 	}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
@@ -192,7 +199,7 @@ func webhookShowCommand(src *command.Source) *cobra.Command {
 
 func webhookUpdateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "update NAMESPACE UUID", Short: "Change a webhook; settings that aren't given stay as they are", Args: cobra.ExactArgs(2),
+		Use: "update NAMESPACE WEBHOOK", Short: "Change a webhook; settings that aren't given stay as they are", Args: cobra.ExactArgs(2),
 		Example: "  purser webhook update app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --disable",
 	}
 	flags := addWebhookFlags(cmd)
@@ -220,7 +227,7 @@ func webhookUpdateCommand(src *command.Source) *cobra.Command {
 }
 
 func webhookDeleteCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
+	cmd := &cobra.Command{Use: "delete NAMESPACE WEBHOOK", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
 		if _, err := api.DeleteWebhook.Call(cmd.Context(), c, in.WebhookItem); err != nil {
 			return err
@@ -231,7 +238,7 @@ func webhookDeleteCommand(src *command.Source) *cobra.Command {
 }
 
 func webhookTestCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a test notice (ping)", Args: cobra.ExactArgs(2)}
+	cmd := &cobra.Command{Use: "test NAMESPACE WEBHOOK", Short: "Send a webhook a test notice (ping)", Args: cobra.ExactArgs(2)}
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
 		out, err := api.TestWebhook.Call(cmd.Context(), c, in.WebhookItem)
 		if err != nil {
@@ -243,7 +250,7 @@ func webhookTestCommand(src *command.Source) *cobra.Command {
 }
 
 func webhookDeliveriesCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "deliveries NAMESPACE UUID", Short: "List the notices of a webhook, the newest first", Args: cobra.ExactArgs(2)}
+	cmd := &cobra.Command{Use: "deliveries NAMESPACE WEBHOOK", Short: "List the notices of a webhook, the newest first", Args: cobra.ExactArgs(2)}
 	format, limit := command.AddFormat(cmd), addLimit(cmd)
 	var state string
 	textFlag(cmd, &state, "state", "", "only notices in this `STATE`: waiting, delivered or given_up",
@@ -266,7 +273,7 @@ func webhookDeliveriesCommand(src *command.Source) *cobra.Command {
 
 func webhookRedeliverCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "redeliver NAMESPACE UUID [DELIVERY]", Short: "Send a notice once more, or all that were given up", Args: cobra.RangeArgs(2, 3),
+		Use: "redeliver NAMESPACE WEBHOOK [DELIVERY]", Short: "Send a notice once more, or all that were given up", Args: cobra.RangeArgs(2, 3),
 		Example: "  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e 5a3f6b0e-6f0f-4b5e-9d55-0d7f6e0b6a3c\n" +
 			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
 	}
