@@ -66,7 +66,7 @@ func (c *Catalog) DeleteTagOf(ctx context.Context, deletion uuid.UUID, path, tag
 			case manifestHeld:
 				return c.tagHeld(ctx, r, path, tag)
 			case tagProtected:
-				const wayOut = "delete it by the management API with the right to override rules"
+				const wayOut = "delete it by the management API with override_protection"
 				if rule == nil {
 					return immutableRefusal(path, tag, "deleted", wayOut)
 				}
@@ -326,7 +326,7 @@ func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string
 	}
 	for _, tag := range tags {
 		if rule := rules.Of(r.namespace, r.id, tag); rule != nil {
-			return nil, rule.Refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
+			return nil, rule.Refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with override_protection")
 		}
 	}
 	return tags, nil

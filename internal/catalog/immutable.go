@@ -86,5 +86,5 @@ func (c *Catalog) immutableTagOf(ctx context.Context, r repository, path string,
 	case err != nil:
 		return fmt.Errorf("looking for the immutable tag: %w", err)
 	}
-	return immutableRefusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
+	return immutableRefusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with override_protection")
 }

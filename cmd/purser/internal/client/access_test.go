@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -108,6 +109,43 @@ func (o *office) stored() map[string]command.Login {
 		o.t.Error("the file contains a password")
 	}
 	return content.Servers
+}
+
+// TestLoginReplacesNothingUnasked: the log-in of another account stays unless the user says that it may go.
+func TestLoginReplacesNothingUnasked(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.r.AddAccount(t, "alice", false)
+	as := func(name string, flags ...string) []string {
+		return append([]string{"login", "--username", name, "--password-stdin"}, flags...)
+	}
+	o.ok(servertest.PasswordOf("alice"), as("alice")...)
+	before := o.stored()
+	o.fails("as alice. Replace that log-in by one of root? There is no terminal to ask for confirmation: add --replace to go on", 3, servertest.PasswordOf("root"), as("root")...)
+	if now := o.stored(); len(now) != 1 || !maps.Equal(tokensOf(now), tokensOf(before)) {
+		t.Error("the log-in was replaced")
+	}
+	if list := column(t, o.ok("", "token", "list"), "UUID"); len(list) != 1 {
+		t.Errorf("alice has the tokens %q", list)
+	}
+	o.ok(servertest.PasswordOf("alice"), as("alice")...) // the same account
+	o.ok(servertest.PasswordOf("root"), as("root", "--replace")...)
+	for _, l := range o.stored() {
+		if l.Name != "root" {
+			t.Errorf("the log-in is of %s", l.Name)
+		}
+	}
+	if list := column(t, o.ok("", "token", "list"), "UUID"); len(list) != 1 {
+		t.Errorf("root has the tokens %q: a log-in that was refused has left one", list)
+	}
+}
+
+func tokensOf(logins map[string]command.Login) map[string]string {
+	tokens := make(map[string]string)
+	for server, l := range logins {
+		tokens[server] = l.Token
+	}
+	return tokens
 }
 
 func TestLogin(t *testing.T) {

@@ -28,6 +28,7 @@ func loginCommand(src *command.Source) *cobra.Command {
 			"It makes a personal token, which is valid until you log out or as long as --expires says, and\n" +
 			"stores that in a file that only you can read: purser/credentials.json in $XDG_CONFIG_HOME, by\n" +
 			"default ~/.config. What you make with a token that ends, such as a robot's secret, ends with it.\n" +
+			"If you are logged in to the registry as another account, the command asks before it replaces that log-in.\n" +
 			"The command doesn't store the password. In place of the password you may give a personal token or the secret of a robot, which is\n" +
 			"stored as it is. If $" + api.TokenVariable + " or $" + api.TokenFileVariable + " is set, commands use that token and not the stored one.",
 		Example: "  purser login registry.example.com -u alice\n" +
@@ -36,6 +37,7 @@ func loginCommand(src *command.Source) *cobra.Command {
 	var name string
 	cmd.Flags().VarP(checkedText{&name, notEmpty}, "username", "u", "log in as the account `NAME`")
 	input, expires := addPasswordStdin(cmd), addExpiry(cmd, "the log-in ends")
+	replace := cmd.Flags().Bool("replace", false, "replace the log-in of another account without asking")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, logins, err := loginTarget(src, cmd, args)
 		if err != nil {
@@ -60,7 +62,7 @@ func loginCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return logIn(cmd, c, logins, name, secret, *expires)
+		return logIn(cmd, c, logins, newLogin{name, secret, *expires, *replace})
 	}
 	return addServer(cmd)
 }
@@ -79,11 +81,18 @@ func loginTarget(src *command.Source, cmd *cobra.Command, args []string) (*api.C
 	return c, logins, err
 }
 
-// logIn checks the password or secret of an account, and stores a token. A token that it makes
-// ends at `expires`, nil: never.
-func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secret string, expires *time.Time) error {
+// newLogin is what the user gives to log in.
+type newLogin struct {
+	name, secret string
+	expires      *time.Time // of a token that the log-in makes; nil: never
+	replace      bool       // the log-in of another account
+}
+
+// logIn checks the password or secret of an account, and stores a token. It replaces the log-in of another
+// account only if the user says so.
+func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, n newLogin) error {
 	ctx, key, insecure := cmd.Context(), api.ServerKey(c.Server()), command.Insecure(cmd)
-	withName := c.With(api.Credentials{Name: name, Password: secret, Insecure: insecure})
+	withName := c.With(api.Credentials{Name: n.name, Password: n.secret, Insecure: insecure})
 	who, err := api.GetOwnUser.Call(ctx, withName, api.Paging{})
 	if err != nil {
 		return err
@@ -91,14 +100,33 @@ func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secr
 	if who.Anonymous {
 		return fmt.Errorf("%s doesn't say who you are: is it a Purser registry of this version?", c.Name())
 	}
-	login := command.Login{Name: who.Username, Token: secret}
-	if !isSecret(secret) {
-		if login, err = makeToken(ctx, withName, who.Username, expires); err != nil {
+	asked, found, err := logins.Of(key)
+	if err != nil {
+		return err
+	}
+	if found && asked.Name != who.Username {
+		if err := command.ConfirmBy(cmd, "--replace", n.replace, "You are logged in to %s as %s. Replace that log-in by one of %s?",
+			c.Name(), command.Printable(asked.Name), command.Printable(who.Username)); err != nil {
+			return err
+		}
+	}
+	login := command.Login{Name: who.Username, Token: n.secret}
+	if !isSecret(n.secret) {
+		if login, err = makeToken(ctx, withName, who.Username, n.expires); err != nil {
 			return err
 		}
 	}
 	var before command.Login
-	err = logins.Change(func(servers map[string]command.Login) { before, servers[key] = servers[key], login })
+	meanwhile := false // somebody else has logged in
+	err = logins.Change(func(servers map[string]command.Login) {
+		before = servers[key]
+		if meanwhile = before.Token != "" && before.Name != login.Name && before.Token != asked.Token && !n.replace; !meanwhile {
+			servers[key] = login
+		}
+	})
+	if meanwhile && err == nil {
+		err = command.Refuse(fmt.Sprintf("%s has logged in to %s meanwhile: add --replace to replace that log-in", command.Printable(before.Name), c.Name()))
+	}
 	if err != nil {
 		return errors.Join(err, revoke(ctx, c, login, insecure)) // nobody knows the token otherwise
 	}

@@ -88,7 +88,7 @@ func (s *selection) change(cmd *cobra.Command, change tagsChange, done func(tags
 		deletion = answer.Deletion
 		for _, r := range answer.Refused {
 			refused++
-			if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s stays: %s\n", s.repository, r.Tag, r.Reason); err != nil {
+			if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s:%s stays: %s\n", s.repository, r.Tag, s.reason(cmd, r.Reason)); err != nil {
 				return refused, err
 			}
 		}
@@ -110,6 +110,14 @@ func (s *selection) change(cmd *cobra.Command, change tagsChange, done func(tags
 		return refused, err
 	}
 	return refused, s.sayUndo(cmd, deletion)
+}
+
+// reason returns why a tag stays, in the words of the command. A pattern deletes no protected tag.
+func (s *selection) reason(cmd *cobra.Command, text string) string {
+	if strings.Contains(s.pattern, "*") {
+		text = strings.ReplaceAll(text, "delete it by the management API with override_protection", "name it alone with --override-protection to delete it")
+	}
+	return command.NameFlags(cmd, text)
 }
 
 // sayUndo says how to restore the tags of a deletion; "": nothing was deleted.

@@ -22,13 +22,18 @@ func AddYes(cmd *cobra.Command) *bool {
 // unless the user answers yes. If stdin or stderr isn't a terminal, nobody can answer, and
 // it returns an error without asking. If `yes` is set, it returns nil without asking.
 func Confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
+	return ConfirmBy(cmd, "--yes", yes, format, args...)
+}
+
+// ConfirmBy is like Confirm, for a command where `flag` answers yes beforehand.
+func ConfirmBy(cmd *cobra.Command, flag string, yes bool, format string, args ...any) error {
 	if yes {
 		return nil
 	}
 	question := fmt.Sprintf(format, args...)
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !IsTerminal(in) || !IsTerminal(cmd.ErrOrStderr()) {
-		return Refuse(question + " There is no terminal to ask for confirmation: add --yes to go on")
+		return Refuse(question + " There is no terminal to ask for confirmation: add " + flag + " to go on")
 	}
 	_, err := worker.Await(cmd.Context(), func() (struct{}, error) {
 		return struct{}{}, ask(in, cmd.ErrOrStderr(), question)

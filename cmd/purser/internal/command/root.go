@@ -36,7 +36,8 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	err = inWordsOf(cmd, err)
 	if code, ok := errors.AsType[ExitCode](err); ok {
 		return int(code)
 	}
