@@ -1,7 +1,6 @@
 package command
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -37,20 +36,3 @@ const CompletionTime = time.Second
 
 // MaxListed is the largest --limit.
 const MaxListed = 1_000_000_000
-
-// flagError rewords an error of pflag about a bad value, so that it names the flag, the
-// value and the possible values. Other errors are returned unchanged.
-func flagError(err error) error {
-	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
-	if !ok {
-		return err
-	}
-	cause := bad.Unwrap()
-	switch bad.GetFlag().Value.Type() {
-	case "bool":
-		cause = errors.New("write true or false")
-	case "duration":
-		cause = errors.New("write a duration such as 90s, 30m or 6h")
-	}
-	return fmt.Errorf("--%s: %q isn't possible: %w", bad.GetFlag().Name, bad.GetValue(), cause)
-}

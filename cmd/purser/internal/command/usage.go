@@ -84,7 +84,7 @@ const TakesArguments = "takes arguments"
 // checkUsage changes `cmd` and its subcommands so that errors about their flags and
 // arguments are usage errors, with suggestions for misspelt names of subcommands.
 func checkUsage(cmd *cobra.Command) {
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(cmd, err)} })
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			err := run(cmd, args)
@@ -113,19 +113,6 @@ func checkUsage(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkUsage(c)
 	}
-}
-
-func unknownCommand(cmd *cobra.Command, name string) error {
-	cmd.SuggestionsMinimumDistance = 2
-	likely := cmd.SuggestionsFor(name)
-	for i, s := range likely {
-		likely[i] = fmt.Sprintf("%q", cmd.CommandPath()+" "+s)
-	}
-	err := fmt.Errorf("unknown command %q for %q", name, cmd.CommandPath())
-	if len(likely) > 0 {
-		return fmt.Errorf("%w: did you mean %s?", err, strings.Join(likely, " or "))
-	}
-	return err
 }
 
 // ExitCode is the error of a command that has already printed everything. It only sets the
