@@ -131,17 +131,17 @@ func (f *logFlags) wholeDigest(ctx context.Context, c *api.Client, repository st
 
 func auditListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
-	format, limit, flags := command.AddFormat(cmd), addLimit(cmd), addLogFlags(cmd)
+	listing, flags := command.AddListing(cmd), addLogFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		part, err := flags.part(cmd.Context(), c, args) // only once, so that an age means the same moment for all pages
 		if err != nil {
 			return err
 		}
-		list, more, err := api.List(cmd.Context(), c, api.ListLogs, api.LogQuery{LogExport: part}, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListLogs, api.LogQuery{LogExport: part}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(e api.LogEntry) string { return logView(e).row()[3] }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, e := range list {
 				rows[i] = logView(e).row()

@@ -33,13 +33,13 @@ func reporterCells(r hold.Reporter) []string {
 
 func holdListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the reporters of a namespace, or of the whole registry", Args: cobra.NoArgs}
-	format, limit, namespace := command.AddFormat(cmd), addLimit(cmd), addNamespace(cmd)
+	listing, namespace := command.AddListing(cmd), addNamespace(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.List(cmd.Context(), c, api.ListHoldReporters, api.HoldReporterQuery{Namespace: *namespace}, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListHoldReporters, api.HoldReporterQuery{Namespace: *namespace}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(r hold.Reporter) string { return r.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, r := range list {
 				rows[i] = reporterCells(r)

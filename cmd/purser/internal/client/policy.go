@@ -126,7 +126,7 @@ func (f *targetFlags) path(args []string, n int) (path, name string, rest []stri
 
 func policyListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the policies of a namespace, a repository, or the defaults", Args: cobra.ArbitraryArgs}
-	format, target := command.AddFormat(cmd), addTarget(cmd, true)
+	listing, target := command.AddListing(cmd), addTarget(cmd, true)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		at, name, _, err := target.at(args, 0)
 		if err != nil {
@@ -136,16 +136,17 @@ func policyListCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), out.Policies, func(w io.Writer) error {
-			if len(out.Policies) == 0 {
+		list, more := command.Cut(listing, out.Policies)
+		return command.PrintList(cmd, listing, list, more, func(p api.PolicyView) string { return p.UUID }, func(w io.Writer) error {
+			if len(list) == 0 {
 				_, err := fmt.Fprintf(w, "%s has no policies of its own.\n", name)
 				return err
 			}
-			rows := make([][]string, len(out.Policies))
-			for i, p := range out.Policies {
+			rows := make([][]string, len(list))
+			for i, p := range list {
 				rows[i] = policyView(p).row()
 			}
-			return table(w, policyHeader, rows, false)
+			return table(w, policyHeader, rows, more)
 		})
 	})
 	return cmd

@@ -46,17 +46,17 @@ func (f *scopeFlags) at(args []string, n int) (at api.At, name string, rest []st
 
 func protectionListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the rules of a namespace, a repository, or the registry"}
-	format, scope := command.AddFormat(cmd), addScope(cmd)
+	listing, scope := command.AddListing(cmd), addScope(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		at, name, _, err := scope.at(args, 0)
 		if err != nil {
 			return err
 		}
-		list, _, err := api.List(cmd.Context(), c, api.ListProtection, api.ProtectionQuery{At: at}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListProtection, api.ProtectionQuery{At: at}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(r api.ProtectionRule) string { return r.UUID }, func(w io.Writer) error {
 			if len(list) == 0 {
 				_, err := fmt.Fprintf(w, "No rule of %s protects tags.\n", name)
 				return err
@@ -68,7 +68,7 @@ func protectionListCommand(src *command.Source) *cobra.Command {
 					rows[i][1] = fmt.Sprintf("every tag, since %q can't be read", r.Pattern)
 				}
 			}
-			return table(w, []string{"UUID", "TAGS THAT MATCH", "CREATED"}, rows, false)
+			return table(w, []string{"UUID", "TAGS THAT MATCH", "CREATED"}, rows, more)
 		})
 	})
 	return cmd

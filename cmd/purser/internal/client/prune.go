@@ -279,17 +279,17 @@ func waitForRun(ctx context.Context, c *api.Client, in api.PruneNamespace, s *pr
 
 func pruneRunsCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "runs [NAMESPACE]", Short: "List runs, newest first", Args: cobra.MaximumNArgs(1)}
-	format, limit := command.AddFormat(cmd), addLimit(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var in api.PruneRunQuery
 		if len(args) == 1 {
 			in.Namespace = args[0]
 		}
-		list, more, err := api.List(cmd.Context(), c, api.ListPruneRuns, in, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListPruneRuns, in, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error { return printRuns(w, list, more) })
+		return command.PrintList(cmd, listing, list, more, func(r autoprune.RunSummary) string { return r.ID }, func(w io.Writer) error { return printRuns(w, list, more) })
 	})
 	return cmd
 }

@@ -25,13 +25,14 @@ func pruneAsksCommand(src *command.Source) *cobra.Command {
 		Long: "List the policies that deleted no tags of a namespace in its last run, because they would have deleted more than\n" +
 			"their maxDeleted or maxDeletedPercent allows. To let a policy delete them, approve it or change it.",
 	}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, err := asksOf(cmd, c, args[0])
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		list, more := command.Cut(listing, list)
+		return command.PrintList(cmd, listing, list, more, func(a autoprune.Ask) string { return a.Policy }, func(w io.Writer) error {
 			if len(list) == 0 {
 				_, err := fmt.Fprintln(w, "No policy asks for an approval.")
 				return err
@@ -48,7 +49,7 @@ func pruneAsksCommand(src *command.Source) *cobra.Command {
 				}
 				rows[i] = []string{a.Policy, of, humanize.Comma(a.Would), humanize.Comma(a.Most), clock(&a.Asked), approved}
 			}
-			return table(w, []string{"POLICY", "OF", "WOULD DELETE", "MAY DELETE", "ASKED", "APPROVED"}, rows, false)
+			return table(w, []string{"POLICY", "OF", "WOULD DELETE", "MAY DELETE", "ASKED", "APPROVED"}, rows, more)
 		})
 	})
 	return cmd

@@ -80,13 +80,16 @@ func pruneExceptionsCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "exceptions NAMESPACE", Short: "List the repositories in which only their own policies delete", Args: cobra.ExactArgs(1),
 	}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, err := exceptionsOf(cmd, c, args[0])
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error { return table(w, exceptionColumns, exceptionRows(list), false) })
+		list, more := command.Cut(listing, list)
+		return command.PrintList(cmd, listing, list, more, func(e policies.Exception) string { return e.Repository }, func(w io.Writer) error {
+			return table(w, exceptionColumns, exceptionRows(list), more)
+		})
 	})
 	return cmd
 }
@@ -120,7 +123,7 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 			"let the policies select them again, all or the one that is named; the next run may delete them.",
 		Example: "  purser prune exemptions library/app\n  purser prune exemptions library/app:v1 --end",
 	}
-	format, yes := command.AddFormat(cmd), command.AddYes(cmd)
+	listing, yes := command.AddListing(cmd), command.AddYes(cmd)
 	end := cmd.Flags().Bool("end", false, "end the exemptions")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		repository, tag, _ := strings.Cut(args[0], ":")
@@ -133,12 +136,13 @@ func pruneExemptionsCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		list = slices.DeleteFunc(list, func(e policies.Exemption) bool { return tag != "" && e.Tag != tag })
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		list, more := command.Cut(listing, list)
+		return command.PrintList(cmd, listing, list, more, func(e policies.Exemption) string { return e.Tag }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, e := range list {
 				rows[i] = []string{e.Tag, e.Policy, clock(&e.Since)}
 			}
-			return table(w, []string{"TAG", "POLICY", "SINCE"}, rows, false)
+			return table(w, []string{"TAG", "POLICY", "SINCE"}, rows, more)
 		})
 	})
 	return cmd

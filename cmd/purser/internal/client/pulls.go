@@ -199,7 +199,7 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 		Use: "top [NAMESPACE|REPOSITORY]", Short: "List what was pulled most", Args: cobra.MaximumNArgs(1),
 		Long: "List the repositories that were pulled most, of a namespace or all, or the tags of a repository.",
 	}
-	f, days := command.AddFormat(cmd), addDays(cmd)
+	listing, days := command.AddUnlimitedListing(cmd), addDays(cmd)
 	limit := api.TopLimit{Limit: 10}
 	cmd.Flags().Var(command.Number(&limit.Limit, 1, 1000), "limit", "list at most `N`")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -208,7 +208,14 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.Print(cmd.OutOrStdout(), top, func(w io.Writer) error {
+			return listing.Print(cmd, top, false, func(w io.Writer) error {
+				for _, t := range top.Tags {
+					if err := printed(fmt.Fprintln(w, t.Tag)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, func(w io.Writer) error {
 				rows := make([][]string, len(top.Tags))
 				for i, t := range top.Tags {
 					rows[i] = []string{t.Tag, humanize.Comma(t.Pulls)}
@@ -224,7 +231,14 @@ func pullsTopCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return f.Print(cmd.OutOrStdout(), top, func(w io.Writer) error {
+		return listing.Print(cmd, top, false, func(w io.Writer) error {
+			for _, r := range top.Repositories {
+				if err := printed(fmt.Fprintln(w, r.Repository)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, func(w io.Writer) error {
 			rows := make([][]string, len(top.Repositories))
 			for i, r := range top.Repositories {
 				rows[i] = []string{r.Repository, humanize.Comma(r.Pulls)}
@@ -260,14 +274,14 @@ func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 			"They may be in use all the same: a client that has an image asks for it by HEAD, which is no pull,\n" +
 			"and pulls of the last minutes may not be counted yet (\"purser pulls status\").",
 	}
-	f, days, limit := command.AddFormat(cmd), addDays(cmd), addLimit(cmd)
+	listing, days := command.AddListing(cmd), addDays(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		in := api.UnpulledQuery{HistoryDays: *days}
 		if len(args) > 0 {
 			in.Namespace = args[0]
 		}
 		var since string
-		list, more, err := api.Collect(*limit, func(cursor string, _ int) ([]string, string, error) { // a page examines as many as the registry says
+		list, more, err := api.Collect(listing.Limit, func(cursor string, _ int) ([]string, string, error) { // a page examines as many as the registry says
 			in.NextPage = cursor
 			page, err := api.ListUnpulled.Call(cmd.Context(), c, in)
 			if page.Since != nil {
@@ -278,7 +292,7 @@ func pullsUnpulledCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return f.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(r string) string { return r }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, r := range list {
 				rows[i] = []string{r}

@@ -210,13 +210,13 @@ func quotaShowCommand(src *command.Source) *cobra.Command {
 
 func quotaListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the quotas of all namespaces", Args: cobra.NoArgs}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, _, err := api.List(cmd.Context(), c, api.ListQuotas, api.QuotaPage{}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListQuotas, api.QuotaPage{}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(q api.QuotaView) string { return q.Namespace }, func(w io.Writer) error {
 			if len(list) == 0 {
 				_, err := fmt.Fprintln(w, "No namespace has a quota.")
 				return err
@@ -226,7 +226,7 @@ func quotaListCommand(src *command.Source) *cobra.Command {
 				rows[i] = []string{q.Namespace, ofLimit(q.UsedBytes, q.LimitBytes, command.Size), ofLimit(q.UsedRepositories, q.LimitRepositories, humanize.Comma),
 					ofLimit(q.UsedTags, q.LimitTags, humanize.Comma), quotaState(q)}
 			}
-			return table(w, []string{"NAMESPACE", "BYTES", "REPOSITORIES", "TAGS", "LIMITS"}, rows, false)
+			return table(w, []string{"NAMESPACE", "BYTES", "REPOSITORIES", "TAGS", "LIMITS"}, rows, more)
 		})
 	})
 	return cmd

@@ -36,7 +36,7 @@ func statisticsOf(r api.RepositoryStatistics) []string {
 
 func repoListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List repositories, of a namespace or all", Args: cobra.MaximumNArgs(1)}
-	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
 	statistics := cmd.Flags().Bool("statistics", false, "show size, last pull and the pulls of 30 days too")
@@ -45,11 +45,11 @@ func repoListCommand(src *command.Source) *cobra.Command {
 		if len(args) > 0 {
 			in.Namespace = args[0]
 		}
-		list, more, err := api.List(cmd.Context(), c, api.ListRepositories, in, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListRepositories, in, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(r api.ListedRepository) string { return r.Repository }, func(w io.Writer) error {
 			head := []string{"REPOSITORY", "TAGS", "LAST PUSH", "CREATED"}
 			if *statistics {
 				head = append(head, "SIZE", "LAST PULL", "PULLS IN 30D")
@@ -162,13 +162,13 @@ func addNameFlags(cmd *cobra.Command) *api.NameFilter {
 
 func namespaceListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
-	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names}, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(n browse.NamespaceInfo) string { return n.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, n := range list {
 				rows[i] = []string{n.Name, atLeast(n.Repositories), clock(&n.CreatedAt)}

@@ -55,18 +55,18 @@ func withRobot(src *command.Source, run func(cmd *cobra.Command, c *api.Client, 
 
 func robotListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the robots of a namespace", Args: cobra.ExactArgs(1)}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, _, err := api.List(cmd.Context(), c, api.ListRobots, api.RobotQuery{At: api.At{Namespace: args[0]}}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListRobots, api.RobotQuery{At: api.At{Namespace: args[0]}}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(r api.RobotView) string { return r.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, r := range list {
 				rows[i] = []string{r.Name, robotState(r), limited(r.Repositories), limited(r.Actions), clock(&r.CreatedAt), clock(r.LastUsedAt), r.Description}
 			}
-			return table(w, []string{"ROBOT", "STATE", "REPOSITORIES", "ACTIONS", "CREATED", "LAST USED", "DESCRIPTION"}, rows, false)
+			return table(w, []string{"ROBOT", "STATE", "REPOSITORIES", "ACTIONS", "CREATED", "LAST USED", "DESCRIPTION"}, rows, more)
 		})
 	})
 	return cmd

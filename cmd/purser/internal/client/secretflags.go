@@ -181,7 +181,7 @@ func table(w io.Writer, header []string, rows [][]string, more bool) error {
 		return err
 	}
 	if more {
-		if _, err := fmt.Fprintln(w, "… and more: --limit 0 lists all."); err != nil {
+		if _, err := fmt.Fprintln(w, command.MoreListed); err != nil {
 			return fmt.Errorf("printing: %w", err)
 		}
 	}

@@ -47,7 +47,7 @@ func pulls(n *int64) string {
 
 func tagListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list REPOSITORY", Short: "List the tags of a repository, the newest first", Args: cobra.ExactArgs(1)}
-	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	var sort, unused string
 	textFlag(cmd, &sort, "sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round",
 		checkOrder("name", "pushed", "size", "last_pulled", "pull_count"))
@@ -55,11 +55,11 @@ func tagListCommand(src *command.Source) *cobra.Command {
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, more, err := api.List(cmd.Context(), c, api.ListTags, api.TagQuery{
 			InRepository: api.InRepository{Repository: args[0]}, NameFilter: *names, Sort: sort, NotPulled: api.Optional[string]{Value: unused, Given: unused != ""},
-		}, *limit)
+		}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(t api.ListedTag) string { return t.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
 				rows[i] = []string{t.Name, short(t.ManifestDigest.String()), command.Size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt), pulls(t.PullCount)}

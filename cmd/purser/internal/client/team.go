@@ -20,13 +20,13 @@ func teamCommand(src *command.Source) *cobra.Command {
 
 func teamListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the teams of a namespace", Args: cobra.ExactArgs(1)}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, _, err := api.List(cmd.Context(), c, api.ListTeams, api.TeamQuery{InNamespace: api.InNamespace{Namespace: args[0]}}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListTeams, api.TeamQuery{InNamespace: api.InNamespace{Namespace: args[0]}}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(t api.TeamView) string { return t.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
 				members := strconv.Itoa(t.MemberCount)
@@ -35,7 +35,7 @@ func teamListCommand(src *command.Source) *cobra.Command {
 				}
 				rows[i] = []string{t.Name, roleName(t.Role), members, t.Description}
 			}
-			return table(w, []string{"TEAM", "ROLE", "MEMBERS", "DESCRIPTION"}, rows, false)
+			return table(w, []string{"TEAM", "ROLE", "MEMBERS", "DESCRIPTION"}, rows, more)
 		})
 	})
 	return cmd
@@ -88,13 +88,13 @@ func teamDeleteCommand(src *command.Source) *cobra.Command {
 
 func teamMembersCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "members NAMESPACE TEAM", Short: "List the members of a team", Args: cobra.ExactArgs(2)}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list, _, err := api.List(cmd.Context(), c, api.ListTeamMembers, api.TeamMemberQuery{TeamItem: api.TeamOf(args[0], args[1])}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListTeamMembers, api.TeamMemberQuery{TeamItem: api.TeamOf(args[0], args[1])}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(m api.MemberView) string { return m.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, m := range list {
 				kind, by := "user", "added"
@@ -106,7 +106,7 @@ func teamMembersCommand(src *command.Source) *cobra.Command {
 				}
 				rows[i] = []string{m.Name, kind, by}
 			}
-			return table(w, []string{"NAME", "KIND", "BY"}, rows, false)
+			return table(w, []string{"NAME", "KIND", "BY"}, rows, more)
 		})
 	})
 	return cmd
@@ -243,7 +243,7 @@ func grantListCommand(src *command.Source) *cobra.Command {
 		Long: "List the roles in a namespace or a repository itself. Who has a role in a namespace has it in all of its\n" +
 			"repositories; the list of a repository doesn't show these roles.",
 	}
-	format, target := command.AddFormat(cmd), addTarget(cmd, false)
+	listing, target := command.AddListing(cmd), addTarget(cmd, false)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		at, _, _, err := target.at(args, 0)
 		if err != nil {
@@ -266,12 +266,13 @@ func grantListCommand(src *command.Source) *cobra.Command {
 				list = append(list, g)
 			}
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		list, more := command.Cut(listing, list)
+		return command.PrintList(cmd, listing, list, more, func(g grantView) string { return g.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, g := range list {
 				rows[i] = []string{g.Kind, g.Name, g.Role}
 			}
-			return table(w, []string{"KIND", "NAME", "ROLE"}, rows, false)
+			return table(w, []string{"KIND", "NAME", "ROLE"}, rows, more)
 		})
 	})
 	return cmd

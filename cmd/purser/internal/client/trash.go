@@ -102,17 +102,18 @@ func trashNamed(ctx context.Context, c *api.Client, namespace, name string) (ids
 
 func trashListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List what can be restored", Args: cobra.MaximumNArgs(1)}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		namespace := ""
 		if len(args) > 0 {
 			namespace = args[0]
 		}
-		list, err := listTrash(cmd.Context(), c, namespace)
+		all, err := listTrash(cmd.Context(), c, namespace)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		list, more := command.Cut(listing, all)
+		return command.PrintList(cmd, listing, list, more, func(t trash.Trashed) string { return t.ID }, func(w io.Writer) error {
 			if len(list) == 0 {
 				_, err := fmt.Fprintln(w, "The trash is empty.")
 				return err
@@ -121,7 +122,7 @@ func trashListCommand(src *command.Source) *cobra.Command {
 			for i, t := range list {
 				rows[i] = []string{t.ID, t.Name, since(&t.DeletedAt), clock(&t.ExpiresAt), t.DeletedBy}
 			}
-			return table(w, []string{"ID", "NAME", "DELETED", "KEPT UNTIL", "BY"}, rows, false)
+			return table(w, []string{"ID", "NAME", "DELETED", "KEPT UNTIL", "BY"}, rows, more)
 		})
 	})
 	return cmd

@@ -40,15 +40,15 @@ func userCommand(src *command.Source, more ...*cobra.Command) *cobra.Command {
 
 func userListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List people's accounts", Args: cobra.NoArgs}
-	format, limit := command.AddFormat(cmd), addLimit(cmd)
+	listing := command.AddListing(cmd)
 	var contains string
 	cmd.Flags().StringVar(&contains, "contains", "", "only names that hold `TEXT`")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.List(cmd.Context(), c, api.ListUsers, api.UserQuery{Contains: contains}, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListUsers, api.UserQuery{Contains: contains}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(u api.UserView) string { return u.Username }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, u := range list {
 				rows[i] = []string{u.Username, u.Email, userState(u), u.Source, clock(&u.CreatedAt), clock(u.LastUsedAt)}
@@ -326,18 +326,18 @@ func tokenCommand(src *command.Source) *cobra.Command {
 func tokenListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List your tokens, the newest first", Args: cobra.NoArgs,
 		Long: "List your personal tokens, and the refresh tokens that clients such as docker have got at a log-in."}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, _, err := api.List(cmd.Context(), c, api.ListTokens, api.TokenQuery{}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListTokens, api.TokenQuery{}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(t api.TokenView) string { return t.UUID }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
 				rows[i] = []string{t.UUID, t.Kind, t.Title, limited(t.Repositories), limited(t.Actions), ends(t.ExpiresAt), clock(t.LastUsedAt)}
 			}
-			return table(w, []string{"UUID", "KIND", "TITLE", "REPOSITORIES", "ACTIONS", "ENDS", "LAST USED"}, rows, false)
+			return table(w, []string{"UUID", "KIND", "TITLE", "REPOSITORIES", "ACTIONS", "ENDS", "LAST USED"}, rows, more)
 		})
 	})
 	return cmd

@@ -62,13 +62,13 @@ func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client
 
 func webhookListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
-	format := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
-		list, _, err := api.List(cmd.Context(), c, api.ListWebhooks, api.WebhookQuery{InNamespace: api.InNamespace{Namespace: in.Namespace}}, 0)
+		list, more, err := api.List(cmd.Context(), c, api.ListWebhooks, api.WebhookQuery{InNamespace: api.InNamespace{Namespace: in.Namespace}}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(h api.WebhookView) string { return h.UUID.String() }, func(w io.Writer) error {
 			if len(list) == 0 {
 				_, err := fmt.Fprintf(w, "%s has no webhooks.\n", in.Namespace)
 				return err
@@ -77,7 +77,7 @@ func webhookListCommand(src *command.Source) *cobra.Command {
 			for i, h := range list {
 				rows[i] = []string{h.UUID.String(), h.URL, strings.Join(h.Events, ","), webhookState(h), h.Title}
 			}
-			return table(w, []string{"UUID", "URL", "EVENTS", "STATE", "TITLE"}, rows, false)
+			return table(w, []string{"UUID", "URL", "EVENTS", "STATE", "TITLE"}, rows, more)
 		})
 	})
 	return cmd
@@ -251,16 +251,16 @@ func webhookTestCommand(src *command.Source) *cobra.Command {
 
 func webhookDeliveriesCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "deliveries NAMESPACE WEBHOOK", Short: "List the notices of a webhook, the newest first", Args: cobra.ExactArgs(2)}
-	format, limit := command.AddFormat(cmd), addLimit(cmd)
+	listing := command.AddListing(cmd)
 	var state string
 	textFlag(cmd, &state, "state", "", "only notices in this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, in api.DeliveryItem) error {
-		list, more, err := api.List(cmd.Context(), c, api.ListDeliveries, api.DeliveryQuery{WebhookItem: in.WebhookItem, State: state}, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListDeliveries, api.DeliveryQuery{WebhookItem: in.WebhookItem, State: state}, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(d api.WebhookDelivery) string { return d.UUID.String() }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, d := range list {
 				rows[i] = []string{d.UUID.String(), clock(&d.CreatedAt), d.Event, d.State, strconv.Itoa(d.Attempts), d.LastError}

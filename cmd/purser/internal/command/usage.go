@@ -15,6 +15,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -99,6 +100,9 @@ func checkUsage(cmd *cobra.Command) {
 		if len(args) > 0 && cmd.HasSubCommands() && cmd.Annotations[TakesArguments] == "" {
 			return &usageError{cmd.CommandPath(), unknownCommand(cmd, args[0])}
 		}
+		if err := flagGroups(cmd); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
 		if check == nil {
 			return nil
 		}
@@ -113,6 +117,25 @@ func checkUsage(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkUsage(c)
 	}
+}
+
+// given are the flags that cobra names in an error about flags that exclude each other.
+var given = regexp.MustCompile(`none of the others can be; \[(.+)\] were all set$`)
+
+// flagGroups returns an error about flags that exclude each other or are required. Cobra looks at them only
+// after the arguments, and its errors are none of usage.
+func flagGroups(cmd *cobra.Command) error {
+	err := cmd.ValidateRequiredFlags()
+	if err == nil {
+		err = cmd.ValidateFlagGroups()
+	}
+	if err == nil {
+		return nil
+	}
+	if found := given.FindStringSubmatch(err.Error()); found != nil {
+		return fmt.Errorf("--%s are given: leave all but one out", strings.Join(strings.Fields(found[1]), " and --"))
+	}
+	return err
 }
 
 // ExitCode is the error of a command that has already printed everything. It only sets the

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -234,7 +233,7 @@ func backupListCommand(src *command.Source) *cobra.Command {
 		Long:  "List the backups in TARGET, oldest first.\n\n" + targetText,
 		Args:  cobra.ExactArgs(1),
 	}
-	out := command.AddFormat(cmd)
+	listing := command.AddListing(cmd)
 	t.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		_, target, err := loadForTarget(src, cmd, &t, args[0])
@@ -245,7 +244,7 @@ func backupListCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		list := []backupReport{}
+		list, skipped := []backupReport{}, 0
 		for _, e := range all {
 			r := backupReport{ID: e.ID, Problem: "incomplete"}
 			if e.Manifest != nil {
@@ -255,27 +254,36 @@ func backupListCommand(src *command.Source) *cobra.Command {
 			}
 			list = append(list, r)
 		}
-		return out.Print(cmd.OutOrStdout(), list, func(w io.Writer) error { return writeBackups(w, list) })
+		if listing.Limit > 0 && len(list) > listing.Limit { // the newest, which are the last
+			skipped = len(list) - listing.Limit
+			list = list[skipped:]
+		}
+		return command.PrintList(cmd, listing, list, skipped > 0, func(r backupReport) string { return r.ID }, func(w io.Writer) error {
+			if err := writeBackups(w, list); err != nil || skipped == 0 {
+				return err
+			}
+			_, err := fmt.Fprintln(w, "Older ones: --limit 0 lists all.")
+			return err
+		})
 	}
 	return cmd
 }
 
 func writeBackups(w io.Writer, list []backupReport) error {
-	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tab, "ID\tSNAPSHOT\tROWS\tDATABASE\tBLOBS\tOBJECTS\tSIZE\tNEW\tSTATE")
-	for _, r := range list {
+	rows := make([][]string, len(list))
+	for i, r := range list {
 		if !r.Complete {
-			fmt.Fprintf(tab, "%s\t\t\t\t\t\t\t\t%s\n", r.ID, r.Problem)
+			rows[i] = []string{r.ID, "", "", "", "", "", "", "", r.Problem}
 			continue
 		}
 		state := "complete"
 		if r.Missing > 0 {
 			state = fmt.Sprintf("complete without %s that the store lacked", command.Count(r.Missing, "object"))
 		}
-		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.Snapshot.Local().Format(time.DateTime), humanize.Comma(r.Rows), command.Size(r.Bytes),
-			r.Blobs, humanize.Comma(r.Objects), command.Size(r.ObjectBytes), command.Size(r.CopiedBytes), state)
+		rows[i] = []string{r.ID, r.Snapshot.Local().Format(time.DateTime), humanize.Comma(r.Rows), command.Size(r.Bytes),
+			string(r.Blobs), humanize.Comma(r.Objects), command.Size(r.ObjectBytes), command.Size(r.CopiedBytes), state}
 	}
-	return tab.Flush()
+	return command.Table(w, []string{"ID", "SNAPSHOT", "ROWS", "DATABASE", "BLOBS", "OBJECTS", "SIZE", "NEW", "STATE"}, rows)
 }
 
 func backupVerifyCommand(src *command.Source) *cobra.Command {
