@@ -84,7 +84,7 @@ func copyCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		told := &copyProgress{source: o.Source, line: command.NewProgressLine(cmd.ErrOrStderr())}
-		o.Told, o.CredentialsTo = told.tag, told.credentialsTo
+		o.Told, o.Begins, o.CredentialsTo = told.tag, told.begins, told.credentialsTo
 		sum, err := mirror.Copy(cmd.Context(), o)
 		if err != nil {
 			return err
@@ -139,6 +139,24 @@ type copyProgress struct {
 	mu   sync.Mutex
 	line *command.ProgressLine
 	list []mirror.Tag
+
+	nth, repositories int // of the repository that is being copied
+	tags, before      int // tags of it, and of those before that were looked at
+}
+
+// begins notes that a repository is copied from now on.
+func (c *copyProgress) begins(nth, of, tags int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nth, c.repositories, c.tags, c.before = nth, of, tags, len(c.list)
+}
+
+// share returns how much of the copy is done, if repositories take the same time.
+func (c *copyProgress) share() float64 {
+	if c.repositories == 0 {
+		return 0
+	}
+	return (float64(c.nth-1) + min(1, command.Share(int64(len(c.list)-c.before), int64(c.tags)))) / float64(c.repositories)
 }
 
 func (c *copyProgress) tag(t mirror.Tag) {
@@ -148,7 +166,10 @@ func (c *copyProgress) tag(t mirror.Tag) {
 	if t.Outcome == mirror.Failed {
 		fmt.Fprintf(c.line, "%s: %s\n", command.Printable(t.Source), command.Printable(t.Error)) //nolint:errcheck // the summary counts it
 	}
-	c.line.Tell("", fmt.Sprintf("%s: %s %s", command.Count(int64(len(c.list)), "tag"), command.Printable(t.Source), t.Outcome))
+	c.line.Measure(command.Measured{
+		Text:  fmt.Sprintf("%s: %s %s", command.Count(int64(len(c.list)), "tag"), command.Printable(t.Source), t.Outcome),
+		Share: c.share(), Count: int64(len(c.list)), Unit: "tag",
+	})
 }
 
 func (c *copyProgress) credentialsTo(host string) {

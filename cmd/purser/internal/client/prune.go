@@ -233,31 +233,44 @@ func (s pruneState) failed(namespace string) error {
 // queuedLong is the longest time that a requested pruning run usually waits for a worker.
 const queuedLong = 15 * time.Second
 
-// progress returns a text that says how far a pruning run has got. `since` is the time at
-// which the user requested this run.
-func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time) string {
+// progress says how far a pruning run of a namespace with so many repositories (0: unknown) has got. `since`
+// is the time at which the user requested this run.
+func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time, all int64) command.Measured {
 	switch waited := time.Since(since); {
 	case s.Task.Status == "queued" && waited > queuedLong:
-		return fmt.Sprintf("queued for %s: workers are busy, or autoprune.enabled is false on all servers", waited.Round(time.Second))
+		return command.Measured{Text: fmt.Sprintf("queued for %s: workers are busy, or autoprune.enabled is false on all servers", waited.Round(time.Second))}
 	case s.Task.Run == "":
-		return s.Task.Status
+		return command.Measured{Text: s.Task.Status}
 	}
 	r, err := api.GetPruneRun.Call(ctx, c, api.PruneRunItem{Run: s.Task.Run})
 	if err != nil { // the run may have ended meanwhile
-		return s.Task.Status
+		return command.Measured{Text: s.Task.Status}
 	}
-	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories))
+	m := command.Measured{
+		Step:  s.Task.Status,
+		Text:  fmt.Sprintf("deleted %s of %s in %s so far", humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories)),
+		Share: command.Share(r.Repositories, all), Count: r.Tags, Unit: "tag",
+	}
 	if r.Failed > 0 {
-		text += ", " + repositories(r.Failed) + " failed"
+		m.Text += ", " + repositories(r.Failed) + " failed"
 	}
-	return text
+	return m
+}
+
+// repositoriesOf returns how many repositories a namespace has; 0 if that can't be known now.
+func repositoriesOf(ctx context.Context, c *api.Client, namespace string) int64 {
+	page, err := api.ListNamespaces.Call(ctx, c, api.NamespaceQuery{NameFilter: api.NameFilter{Prefix: namespace}, Limit: 1})
+	if err != nil || len(page.Namespaces) == 0 || page.Namespaces[0].Name != namespace || !page.Namespaces[0].Repositories.Exact {
+		return 0
+	}
+	return page.Namespaces[0].Repositories.Rows
 }
 
 // waitForRun polls the namespace's state into `s` until its pruning run is neither queued
 // nor running, and shows the run's progress on `line`.
 func waitForRun(ctx context.Context, c *api.Client, in api.PruneNamespace, s *pruneState, line *command.ProgressLine) error {
 	defer line.Clear()
-	began := time.Now()
+	began, all := time.Now(), int64(-1) // all: not asked yet
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
 		if s.Task.Resting != "" {
 			return fmt.Errorf("the run waits, since nothing is pruned now: %s", s.Task.Resting)
@@ -266,7 +279,10 @@ func waitForRun(ctx context.Context, c *api.Client, in api.PruneNamespace, s *pr
 			return errors.New("interrupted: the run goes on in the registry")
 		}
 		if line.Due() {
-			line.Tell("", s.progress(ctx, c, began))
+			if all < 0 {
+				all = repositoriesOf(ctx, c, in.Namespace)
+			}
+			line.Measure(s.progress(ctx, c, began, all))
 		}
 		now, err := api.GetPruneState.Call(ctx, c, in)
 		if err != nil {

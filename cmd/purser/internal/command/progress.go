@@ -8,12 +8,10 @@ import (
 	"sync"
 	"time"
 	"unicode"
-
-	"golang.org/x/term"
 )
 
 // ProgressLine shows the progress of a command: on a terminal as a single line that is
-// redrawn, elsewhere as a new line every few seconds. Other output to the same destination
+// redrawn, elsewhere as a new line every ten seconds. Other output to the same destination
 // must go through Write, which first removes the line from the terminal.
 type ProgressLine struct {
 	out   io.Writer
@@ -23,19 +21,17 @@ type ProgressLine struct {
 	mu    sync.Mutex
 	last  time.Time // when a line was last written
 	drawn bool      // the line is on the screen
+
+	step    string // what Measure measures
+	samples []sample
 }
 
 // NewProgressLine returns a ProgressLine that writes to `out`, which may be a terminal.
 func NewProgressLine(out io.Writer) *ProgressLine {
-	p := &ProgressLine{out: out, Every: 5 * time.Second, last: time.Now()}
-	if f, ok := out.(*os.File); ok && IsTerminal(f) {
+	p := &ProgressLine{out: out, Every: 10 * time.Second, last: time.Now()}
+	if f, ok := out.(*os.File); ok && IsTerminal(f) && os.Getenv("TERM") != "dumb" {
 		p.Every, p.last = 100*time.Millisecond, time.Time{}
-		p.width = func() int {
-			if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
-				return w
-			}
-			return 80
-		}
+		p.width = func() int { return TerminalWidth(f) }
 	}
 	return p
 }

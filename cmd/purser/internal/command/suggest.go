@@ -76,7 +76,9 @@ func likely(name string, names []string) []string {
 		}
 		guesses = append(guesses, guess{n, far})
 	}
-	slices.SortFunc(guesses, func(a, b guess) int { return cmp.Or(cmp.Compare(a.far, b.far), cmp.Compare(len(a.name), len(b.name)), strings.Compare(a.name, b.name)) })
+	slices.SortFunc(guesses, func(a, b guess) int {
+		return cmp.Or(cmp.Compare(a.far, b.far), cmp.Compare(len(a.name), len(b.name)), strings.Compare(a.name, b.name))
+	})
 	var list []string
 	for _, g := range guesses[:min(mostSuggested, len(guesses))] {
 		list = append(list, g.name)

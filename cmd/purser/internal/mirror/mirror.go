@@ -57,6 +57,9 @@ type Options struct {
 	Parallel           int            // tags that are copied at the same time; default 4
 	// Told is called for each tag, by one goroutine at a time. May be nil.
 	Told func(Tag)
+	// Begins is called before each repository, one after the other: it is the nth of as many as there are,
+	// and has so many tags. May be nil.
+	Begins func(nth, of, tags int)
 	// CredentialsTo is called with each other host that gets the source's credentials. It may be
 	// called by several goroutines at once. May be nil.
 	CredentialsTo func(host string)
@@ -110,7 +113,7 @@ func Copy(ctx context.Context, o Options) (Summary, error) {
 			break
 		}
 		c.sum.Repositories++
-		c.repository(ctx, r)
+		c.repository(ctx, r, len(repositories))
 	}
 	return c.sum, ctx.Err()
 }
@@ -255,7 +258,7 @@ func (c *copier) destination(from string) (name.Repository, error) {
 var attachedTag = regexp.MustCompile(`^sha256-([0-9a-f]{64})(\..*)?$`)
 
 // repository copies the tags of a repository.
-func (c *copier) repository(ctx context.Context, path string) {
+func (c *copier) repository(ctx context.Context, path string, of int) {
 	source := c.from.Repo(path)
 	to, err := c.destination(path)
 	var from *upstream.Repository
@@ -283,6 +286,9 @@ func (c *copier) repository(ctx context.Context, path string) {
 		} else {
 			attached = append(attached, t)
 		}
+	}
+	if c.Begins != nil {
+		c.Begins(c.sum.Repositories, of, len(chosen))
 	}
 	r := &repository{copier: c, from: from, source: source, to: to}
 	waiting := make(map[string][]string) // attached tags by the hexadecimal digits of their image

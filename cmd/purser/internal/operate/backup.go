@@ -131,17 +131,21 @@ func tellBackup(line *command.ProgressLine, p backup.Progress) {
 	if !line.Due() {
 		return
 	}
-	text := p.Step
+	var parts []string
 	if p.Rows > 0 {
-		text += ", " + command.Count(p.Rows, "row")
+		parts = append(parts, command.Count(p.Rows, "row"))
 	}
 	if p.Total > 0 {
-		text += fmt.Sprintf(", %s of %s", humanize.Comma(p.Objects), humanize.Comma(p.Total))
+		parts = append(parts, fmt.Sprintf("%s of %s", humanize.Comma(p.Objects), humanize.Comma(p.Total)))
 	}
 	if p.Bytes > 0 {
-		text += ", " + command.Size(p.Bytes)
+		parts = append(parts, command.Size(p.Bytes))
 	}
-	line.Tell("", text)
+	m := command.Measured{Step: p.Step, Text: strings.Join(parts, ", "), Share: command.Share(p.Objects, p.Total), Bytes: p.Bytes, Count: p.Objects, Unit: "object"}
+	if p.Total == 0 {
+		m.Count, m.Unit = p.Rows, "row"
+	}
+	line.Measure(m)
 }
 
 // backupReport is a backup as JSON.

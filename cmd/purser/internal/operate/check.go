@@ -129,13 +129,10 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f command.Format, o
 			examples[found.Problem] = append(examples[found.Problem], found)
 		}
 	}
-	if command.IsTerminal(stderr) {
-		o.Progress = func(p storecheck.Progress) { showCheck(stderr, p) }
-	}
+	line := command.NewProgressLine(stderr)
+	o.Progress = func(p storecheck.Progress) { showCheck(line, p) }
 	report, err := storecheck.Run(ctx, o)
-	if o.Progress != nil {
-		fmt.Fprint(stderr, "\r\x1b[K") //nolint:errcheck // nobody reads it
-	}
+	line.Clear()
 	if errors.Is(err, storecheck.ErrImplausible) {
 		err = fmt.Errorf("%w; --force repairs it all the same", err)
 	}
@@ -166,15 +163,21 @@ type checkSummary struct {
 // maxExamples limits how many findings of each kind the text output shows.
 const maxExamples = 10
 
-func showCheck(w io.Writer, p storecheck.Progress) {
-	fmt.Fprintf(w, "\r\x1b[K%3.0f%%  %s, %s", 100*p.Share, command.Count(p.Objects, "object"), command.Count(p.Blobs, "blob")) //nolint:errcheck
+func showCheck(line *command.ProgressLine, p storecheck.Progress) {
+	if !line.Due() {
+		return
+	}
+	text := command.Count(p.Objects, "object") + ", " + command.Count(p.Blobs, "blob")
 	if p.HashedBytes > 0 {
-		fmt.Fprintf(w, ", %s read", command.Size(p.HashedBytes)) //nolint:errcheck
+		text += ", " + command.Size(p.HashedBytes) + " read"
 	}
+	m := command.Measured{Share: p.Share, Bytes: p.HashedBytes, Count: p.Objects, Unit: "object"}
 	if p.Manifests > 0 {
-		fmt.Fprintf(w, ", %s", command.Count(p.Manifests, "manifest")) //nolint:errcheck
+		text += ", " + command.Count(p.Manifests, "manifest")
+		m.Step, m.Share, m.Bytes, m.Count, m.Unit = "comparing manifests", 0, 0, p.Manifests, "manifest" // they come after all keys
 	}
-	fmt.Fprintf(w, ", %s", command.Count(p.Findings, "finding")) //nolint:errcheck
+	m.Text = text + ", " + command.Count(p.Findings, "finding")
+	line.Measure(m)
 }
 
 // advice has the texts about each kind of problem: `what` stands behind the number of

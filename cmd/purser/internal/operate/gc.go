@@ -87,22 +87,14 @@ func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
 	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
 }
 
-// progressText describes the progress of garbage collection, by a bar (`picture`) and by
-// numbers (`text`).
-func progressText(done gc.Progress) (picture, text string) {
+// measured describes the progress of garbage collection.
+func measured(done gc.Progress) command.Measured {
 	reviewed := done.ManifestsReviewed + done.BlobsReviewed
-	return bar(reviewed, reviewed+done.Due) + " ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
-		humanize.Comma(done.Due), command.Count(done.ManifestsDeleted, "manifest"), command.Count(done.BlobsDeleted, "blob"), command.Size(done.Bytes))
-}
-
-// bar draws a progress bar for done of total.
-func bar(done, total int64) string {
-	const width = 20
-	full, percent := width, int64(100)
-	if total > 0 {
-		full, percent = int(done*width/total), done*100/total
+	return command.Measured{
+		Text: fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
+			humanize.Comma(done.Due), command.Count(done.ManifestsDeleted, "manifest"), command.Count(done.BlobsDeleted, "blob"), command.Size(done.Bytes)),
+		Share: command.Share(reviewed, reviewed+done.Due), Count: reviewed, Unit: "review",
 	}
-	return fmt.Sprintf("[%s%s] %3d%%", strings.Repeat("#", full), strings.Repeat("-", width-full), percent)
 }
 
 func gcRetryCommand(src *command.Source) *cobra.Command {

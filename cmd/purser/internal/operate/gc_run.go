@@ -91,7 +91,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	o := gc.CollectOptions{
 		Collector: c, DryRun: r.dry, Batch: r.batch, TransactionTimeout: cfg.GC.TransactionTimeout,
 		StorageTimeout: cfg.Storage.DeleteTimeout, MaxFailures: cfg.GC.SetAsideAfter, UploadAge: backend.UploadAge(cfg),
-		Progress: func(done gc.Progress) { r.progress.Tell(progressText(done)) }, WouldDelete: r.found, Log: log,
+		Progress: func(done gc.Progress) { r.progress.Measure(measured(done)) }, WouldDelete: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []gc.DryRunDeletion{}

@@ -161,9 +161,9 @@ func runImport(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn 
 		fmt.Fprintln(line, describeSkip(s)) //nolint:errcheck // the summary counts it
 	}
 	o.Progress = func(r registryimport.Report) {
-		if line.Due() {
-			line.Tell("", fmt.Sprintf("%s, %s, %s, %s skipped", repositories(r.Repositories), command.Count(r.Tags, "tag"),
-				command.Count(r.Manifests, "manifest"), humanize.Comma(r.Skipped)))
+		if line.Due() { // how many there are is known only at the end
+			line.Measure(command.Measured{Text: fmt.Sprintf("%s, %s, %s, %s skipped", repositories(r.Repositories), command.Count(r.Tags, "tag"),
+				command.Count(r.Manifests, "manifest"), humanize.Comma(r.Skipped)), Count: r.Manifests, Unit: "manifest"})
 		}
 	}
 	r, err := registryimport.Run(ctx, o)
