@@ -46,6 +46,7 @@ func TestCompletion(t *testing.T) {
 		"tag show acme/app:":                   "acme/app:v1 " + words,
 		"tag delete acme/app:v1 acme/api:":     "acme/api:latest " + words,
 		"tag move acme/app:v2 sha":             d + " " + words,
+		"tag move acme/app:v2 " + d[7:10]:      d[7:] + " " + words,
 		"policy show a":                        "acme acme/api acme/app " + words,
 		"policy delete acme ":                  policy + " " + words,
 		"prune defaults acme ":                 "on off " + words,

@@ -59,11 +59,14 @@ func findEarlierDigest(ctx context.Context, c *api.Client, of api.TagItem, text 
 		return d, err
 	}
 	in := api.TagQuery{InRepository: of.InRepository, Specific: of.Tag, OnlyActive: api.Some(false)}
-	states, _, err := api.List(ctx, c, api.ListTags, in, digestTags)
+	states, more, err := api.List(ctx, c, api.ListTags, in, digestTags)
 	if err != nil {
 		return oci.Digest{}, err
 	}
 	if !slices.ContainsFunc(states, func(t api.ListedTag) bool { return t.ManifestDigest == d }) {
+		if more {
+			return oci.Digest{}, command.Usagef("%s: %s:%s didn't point to %s, the only manifest whose digest begins so, in the last %d of its states: give the whole digest if it is meant", what, of.Repository, of.Tag, d, digestTags)
+		}
 		return oci.Digest{}, command.Usagef("%s: %s:%s never pointed to %s, the only manifest whose digest begins so: give the whole digest if it is meant", what, of.Repository, of.Tag, d)
 	}
 	return d, nil

@@ -155,8 +155,11 @@ func tags(ctx context.Context, c *api.Client, args []string, word string) (list 
 func digests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, _, _ := strings.Cut(args[0], ":")
 	for _, t := range tagPage(ctx, c, repository, "") {
-		if d := t.ManifestDigest.String(); strings.HasPrefix(d, word) {
-			list = append(list, cobra.CompletionWithDesc(d, t.Name))
+		for _, d := range []string{t.ManifestDigest.String(), t.ManifestDigest.Hex()} {
+			if strings.HasPrefix(d, word) {
+				list = append(list, cobra.CompletionWithDesc(d, t.Name))
+				break
+			}
 		}
 	}
 	return list, false

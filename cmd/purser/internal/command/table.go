@@ -4,18 +4,21 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 const (
 	// columnGap are the spaces between two columns of a table.
 	columnGap = 2
-	// minColumn is the width to which a column may be clipped, in characters.
+	// minColumn is the width to which a column may be clipped, in characters, and minDigest that of a column
+	// of digests: what is left of one is still accepted by commands.
 	minColumn = 8
+	minDigest = len("sha256:") + oci.MinShortDigest + 1
 )
 
 // TerminalWidth returns how many characters fit into a line of the terminal `w`; 0 if w is none.
@@ -50,14 +53,17 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 
 // writeTable prints lines of cells in columns, as wide as `width` allows; 0: any width.
 func writeTable(w io.Writer, lines [][]string, width int) error {
-	widths := make([]int, len(lines[0]))
+	widths, least := make([]int, len(lines[0])), make([]int, len(lines[0]))
 	for _, cells := range lines {
 		for i, cell := range cells {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i], least[i] = max(widths[i], utf8.RuneCountInString(cell)), max(least[i], minColumn)
+			if strings.HasPrefix(cell, "sha256:") || strings.HasPrefix(cell, "sha512:") {
+				least[i] = minDigest
+			}
 		}
 	}
 	if width > 0 {
-		fitColumns(widths, width)
+		fitColumns(widths, least, width)
 	}
 	var out strings.Builder
 	for _, cells := range lines {
@@ -76,24 +82,24 @@ func writeTable(w io.Writer, lines [][]string, width int) error {
 	return nil
 }
 
-// fitColumns narrows the widest columns until they fit into a line. The first column, which names what the
-// line is about, is narrowed last: it is what one copies.
-func fitColumns(widths []int, width int) {
+// fitColumns narrows the widest columns until they fit into a line, none to less than `least`. The first
+// column, which names what the line is about, is narrowed last: it is what one copies.
+func fitColumns(widths, least []int, width int) {
 	total := columnGap * (len(widths) - 1)
 	for _, w := range widths {
 		total += w
 	}
-	for total > width {
-		rest := widths[min(1, len(widths)-1):]
-		widest := slices.Index(rest, slices.Max(rest)) + len(widths) - len(rest)
-		if widths[widest] <= minColumn {
-			widest = 0
+	for ; total > width; total-- {
+		widest := 0
+		for i := 1; i < len(widths); i++ {
+			if widths[i] > least[i] && (widest == 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
 		}
-		if widths[widest] <= minColumn {
+		if widths[widest] <= least[widest] {
 			return // a terminal that is so narrow wraps the lines
 		}
 		widths[widest]--
-		total--
 	}
 }
 

@@ -28,6 +28,11 @@ func TestTableFitsTerminal(t *testing.T) {
 		}
 	}
 	var out strings.Builder
+	digests := [][]string{{"TAG", "DIGEST", "PUSHED"}, {strings.Repeat("t", 30), "sha256:0bc358bc4b45", "2026-11-30 22:33:32"}}
+	if err := writeTable(&out, digests, 40); err != nil || !strings.Contains(out.String(), "  sha256:0bc358…  2026-11…") {
+		t.Errorf("%v: a digest is clipped to less than commands take:\n%s", err, out.String())
+	}
+	out.Reset()
 	if err := Table(&out, lines[0], [][]string{lines[1], {"a", "", "b\x1b[2J", "d"}}); err != nil {
 		t.Fatal(err)
 	}
