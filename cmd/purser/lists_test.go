@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,7 +60,7 @@ func TestListsQuietAndLimited(t *testing.T) {
 	for _, tag := range []string{"v1", "v2", "v3"} {
 		s.push("acme/app", tag, tag)
 	}
-	s.push("acme/web", "v1", "1")
+	digest := s.push("acme/web", "v1", "1")
 	s.run("protection", "add", "acme", "^a$")
 	s.run("protection", "add", "acme", "^b$")
 	for line, want := range map[string]string{
@@ -72,12 +73,22 @@ func TestListsQuietAndLimited(t *testing.T) {
 		}
 	}
 	environ := []string{"PURSER_SERVER=" + s.url}
-	for line, want := range map[string]string{
-		"tag list acme/app --sort name -q --limit 2": "v1\nv2\n", "protection list acme -o json --limit 1": "[\n", "protection list acme --limit 1": "UUID",
-	} {
-		code, stdout, stderr := purser(t, environ, strings.Fields(line)...)
-		if code != 0 || !strings.HasPrefix(stdout, want) || strings.Count(stdout+stderr, "… and more: --limit 0 lists all.") != 1 || strings.Contains(stdout, "more") != (stderr == "") {
-			t.Errorf("%s: %d\n%s\n%s", line, code, stdout, stderr)
+	if got := s.run("tag", "list", "acme/app", "--sort", "name", "-q", "--limit", "2"); got != "v1\nv2\n" {
+		t.Errorf("as many as one has asked for: %q", got)
+	}
+	if got := s.run("protection", "list", "acme", "--limit", "1"); !strings.HasSuffix(got, "\n… and more: --limit 0 lists all.\n") {
+		t.Errorf("as a table: %s", got)
+	}
+	for i := range 101 {
+		s.run("tag", "move", fmt.Sprint("acme/web:t", i), digest)
+	}
+	for line, want := range map[string]int{"-q": 100, "-o json": 100, "-q --limit 0": 102} {
+		code, stdout, stderr := purser(t, environ, append([]string{"tag", "list", "acme/web"}, strings.Fields(line)...)...)
+		if code != 0 || (stderr == "… and more: --limit 0 lists all.\n") != (want == 100) {
+			t.Errorf("%s: %d, %s", line, code, stderr)
+		}
+		if n := strings.Count(stdout, "\n"); line != "-o json" && n != want {
+			t.Errorf("%s lists %d", line, n)
 		}
 	}
 }

@@ -247,8 +247,7 @@ func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time
 		return command.Measured{Text: s.Task.Status}
 	}
 	m := command.Measured{
-		Step:  s.Task.Status,
-		Text:  fmt.Sprintf("deleted %s of %s in %s so far", humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories)),
+		Text:  fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories)),
 		Share: command.Share(r.Repositories, all), Count: r.Tags, Unit: "tag",
 	}
 	if r.Failed > 0 {

@@ -38,8 +38,8 @@ func Cut[T any](l *Listing, list []T) (cut []T, more bool) {
 }
 
 // PrintList prints a list as its flags say: as JSON, the names of its items, or by `text`, which says
-// itself if there are more items. Otherwise standard error says so, so that no script takes the list for
-// whole.
+// itself if there are more items. Otherwise standard error says so if nobody has asked for the limit, so
+// that no script takes the list for whole.
 func PrintList[T any](cmd *cobra.Command, l *Listing, list []T, more bool, name func(T) string, text func(w io.Writer) error) error {
 	return l.Print(cmd, list, more, func(w io.Writer) error {
 		for _, item := range list {
@@ -58,7 +58,7 @@ func (l *Listing) Print(cmd *cobra.Command, answer any, more bool, names, text f
 	} else {
 		err = l.Format.Print(cmd.OutOrStdout(), answer, text)
 	}
-	if err == nil && more && (*l.Quiet || *l.Format == JSON) {
+	if limited := cmd.Flags().Changed("limit"); err == nil && more && !limited && (*l.Quiet || *l.Format == JSON) {
 		_, err = fmt.Fprintln(cmd.ErrOrStderr(), MoreListed)
 	}
 	return err
