@@ -34,12 +34,13 @@ var functions = template.FuncMap{
 			Rows  []policyRow
 		}{p, rows}
 	},
-	"roles":    func() []field { return teamRoles },
-	"actions":  actions,
-	"teamrole": teamRole,
-	"nolimits": func() api.RobotView { return api.RobotView{} },
-	"robot":    shortRobot,
-	"inown":    inOwn,
+	"roles":       func() []field { return teamRoles },
+	"actions":     actions,
+	"teamrole":    teamRole,
+	"nolimits":    func() api.RobotView { return api.RobotView{} },
+	"robot":       shortRobot,
+	"inown":       inOwn,
+	"webhookname": webhookName,
 	// none says whether a limit allows nothing. Nil is no limit.
 	"none":     func(list []string) bool { return list != nil && len(list) == 0 },
 	"runclass": func(s api.RunState) string { return runClasses[s] },

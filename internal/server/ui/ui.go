@@ -220,6 +220,7 @@ func (u *UI) addRoutes() {
 	u.addTrash()
 	u.addNamespace()
 	u.addDocs()
+	u.addWebhooks()
 }
 
 // staticRoot is the prefix of the style sheet, the script and the icon. A digest of the content
