@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -173,9 +174,27 @@ type (
 	}
 	FederationChange struct {
 		RobotItem
-		Body []FederationRule
+		Replaces Optional[string] `query:"replaces" maxLength:"40000" doc:"The identifiers of the rules that the client has seen, with commas between them; empty if there were none. If the robot has other rules by now, nothing is changed, and the answer is 409"`
+		Body     []FederationRule
 	}
 )
+
+// Resolve records whether the request has the parameter replaces, even if it is empty. It implements
+// huma.Resolver.
+func (in *FederationChange) Resolve(ctx huma.Context) []error {
+	u := ctx.URL()
+	in.Replaces.Given = u.Query().Has("replaces")
+	return nil
+}
+
+// Seen returns the value of FederationChange.Replaces for rules as GetFederation returned them.
+func (r FederationRules) Seen() Optional[string] {
+	ids := make([]string, len(r))
+	for i, rule := range r {
+		ids[i] = rule.ID
+	}
+	return Some(strings.Join(ids, ","))
+}
 
 // Name returns the name by which the robot logs in, such as acme+ci.
 func (i RobotItem) Name() string { return i.Namespace + "+" + i.Robot }

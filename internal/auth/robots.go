@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -222,19 +224,38 @@ func (s *Store) Federations(ctx context.Context, robot string) (list []Federatio
 // SetFederations replaces the rules of a robot. The caller must have checked them. Errors: 404,
 // 400 if there are too many.
 func (s *Store) SetFederations(ctx context.Context, robot string, list []Federation) error {
+	return s.setFederations(ctx, robot, list, func([]uuid.UUID) bool { return true })
+}
+
+// ReplaceFederations is SetFederations for a client that has seen rules with these IDs. Further error: 409
+// if the robot has others by now, since they would be lost, or ones that were deleted would be back.
+func (s *Store) ReplaceFederations(ctx context.Context, robot string, seen []uuid.UUID, list []Federation) error {
+	return s.setFederations(ctx, robot, list, func(present []uuid.UUID) bool {
+		return len(seen) == len(present) && !slices.ContainsFunc(present, func(id uuid.UUID) bool { return !slices.Contains(seen, id) })
+	})
+}
+
+// setFederations replaces the rules of a robot if `may` accepts the IDs of those that it has.
+func (s *Store) setFederations(ctx context.Context, robot string, list []Federation, may func(present []uuid.UUID) bool) error {
 	return s.change(ctx, "changing the federation of robot "+robot, func(tx pgx.Tx) error {
 		id, err := lockRobot(ctx, tx, robot)
 		if err != nil {
 			return err
 		}
-		if len(list) > s.most.FederationRules { // those that are there already may stay
-			var have int
-			if err := tx.QueryRow(ctx, "SELECT count(*) FROM robotfederations WHERE account_id = $1", id).Scan(&have); err != nil {
-				return err
-			}
-			if len(list) > have {
-				return tooManyRules(robot, s.most.FederationRules)
-			}
+		rows, err := tx.Query(ctx, "SELECT id FROM robotfederations WHERE account_id = $1", id)
+		if err != nil {
+			return err
+		}
+		present, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if err != nil {
+			return err
+		}
+		if !may(present) {
+			return oci.Errorf(oci.Unsupported, "the rules of robot %s were changed meanwhile, so nothing was done: look at them again", robot).
+				WithStatus(http.StatusConflict)
+		}
+		if len(list) > s.most.FederationRules && len(list) > len(present) { // those that are there already may stay
+			return tooManyRules(robot, s.most.FederationRules)
 		}
 		// Credentials that clients got by the old rules end with them.
 		_, err = tx.Exec(ctx, `
@@ -246,7 +267,8 @@ func (s *Store) SetFederations(ctx context.Context, robot string, list []Federat
 		kind := audit.DeleteRobotFederation
 		for _, f := range list {
 			kind = audit.CreateRobotFederation
-			_, err := tx.Exec(ctx, "INSERT INTO robotfederations (id, account_id, issuer, audience, claims) VALUES ($1, $2, $3, $4, $5)",
+			// Each has a time of its own, by which lists keep their order.
+			_, err := tx.Exec(ctx, "INSERT INTO robotfederations (id, account_id, issuer, audience, claims, created_at) VALUES ($1, $2, $3, $4, $5, clock_timestamp())",
 				uuid.New(), id, f.Issuer, f.Audience, f.Claims)
 			if err != nil {
 				return err

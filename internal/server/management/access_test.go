@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,6 +211,45 @@ func TestFederation(t *testing.T) {
 	if len(rules) != 0 {
 		t.Errorf("%+v", rules)
 	}
+}
+
+// TestFederationReplaces: a client that names the rules it has seen replaces no others. Of two that change the
+// same rules at once, one is refused.
+func TestFederationReplaces(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	admin := r.as("admin")
+	const path = "/organization/acme/robots/ci/federation"
+	admin.Manage(t, "PUT", "/organization/acme/robots/ci", "").WantStatus(t, 201)
+	rule := func(subject string) string {
+		return `{"issuer":"https://gitlab.com","audience":"purser","subject":"project_path:acme/` + subject + `:**"}`
+	}
+	var rules api.FederationRules
+	admin.Manage(t, "POST", path+"?replaces=", "["+rule("a")+"]").Into(t, 200, &rules)
+	admin.Manage(t, "POST", path+"?replaces=", "["+rule("b")+"]").Refused(t, 409, "invalid_request", "meanwhile")
+	seen := rules.Seen().Value
+	admin.Manage(t, "POST", path+"?replaces="+seen, "["+rule("a")+","+rule("b")+"]").Into(t, 200, &rules)
+	admin.Manage(t, "POST", path+"?replaces="+seen, "[]").Refused(t, 409, "invalid_request", "meanwhile")
+	admin.Manage(t, "POST", path+"?replaces=x", "[]").Refused(t, 400, "invalid_request", "not a UUID")
+	first, second, _ := strings.Cut(rules.Seen().Value, ",")
+	admin.Manage(t, "POST", path+"?replaces="+first, "[]").Refused(t, 409, "invalid_request", "meanwhile")
+	admin.Manage(t, "POST", path+"?replaces="+first+","+first, "[]").Refused(t, 409, "invalid_request", "meanwhile")
+
+	var wait sync.WaitGroup
+	var done atomic.Int64
+	for range 8 {
+		wait.Go(func() {
+			answer := admin.Manage(t, "POST", path+"?replaces="+second+","+first, "["+rule("c")+"]")
+			if answer.StatusCode == 200 {
+				done.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	if n := done.Load(); n != 1 {
+		t.Errorf("%d of the requests at once were obeyed", n)
+	}
+	admin.Manage(t, "POST", path, "[]").WantStatus(t, 200) // without the parameter, whatever there is
 }
 
 // TestRobotPages: a list of robots has pages, also for clients that ask for no limit.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
@@ -291,7 +293,20 @@ func (a *API) setFederation(ctx context.Context, in *api.FederationChange) (*api
 	if err != nil {
 		return nil, err
 	}
-	if err := a.opt.Accounts.SetFederations(ctx, in.Name(), list); err != nil {
+	if !in.Replaces.Given {
+		err = a.opt.Accounts.SetFederations(ctx, in.Name(), list)
+	} else {
+		var seen []uuid.UUID
+		for _, text := range strings.FieldsFunc(in.Replaces.Value, func(c rune) bool { return c == ',' }) {
+			id, err := uuid.Parse(text)
+			if err != nil {
+				return nil, badQuery("replaces", "%q is not a UUID", text)
+			}
+			seen = append(seen, id)
+		}
+		err = a.opt.Accounts.ReplaceFederations(ctx, in.Name(), seen, list)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return a.federation(ctx, in.Name())

@@ -300,7 +300,7 @@ func robotFederateCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if _, err := api.SetFederation.Call(cmd.Context(), c, api.FederationChange{RobotItem: item, Body: append(rules, rule)}); err != nil {
+		if _, err := api.SetFederation.Call(cmd.Context(), c, api.FederationChange{RobotItem: item, Replaces: rules.Seen(), Body: append(rules, rule)}); err != nil {
 			return err
 		}
 		return say(cmd, "Tokens of %s can log in as robot %s now.\n", command.Printable(rule.Issuer), item.Name())
