@@ -242,6 +242,26 @@ type limits struct {
 	end                   *time.Time // nil: never
 }
 
+// limitFields are the limits as a form shows them.
+type limitFields struct {
+	Repositories, Actions     []string
+	NoRepositories, NoActions bool
+}
+
+// fieldsOf returns the limits of a robot as a form shows them.
+func fieldsOf(repositories, actions []string) limitFields {
+	return limitFields{repositories, actions, none(repositories), none(actions)}
+}
+
+// typedLimits returns the limits as they were typed into a form.
+func (q *request) typedLimits() limitFields {
+	f := q.form
+	return limitFields{strings.Fields(f.Get("repositories")), f["action"], f.Get("no-repositories") == "true", f.Get("no-actions") == "true"}
+}
+
+// none says whether a limit allows nothing. Nil is no limit.
+func none(list []string) bool { return list != nil && len(list) == 0 }
+
 // limits reads the limits of a form, which has boxes of their own for lists that allow nothing.
 func (q *request) limits() (l limits, err error) {
 	l.actions, l.repositories = q.form["action"], strings.Fields(q.form.Get("repositories"))

@@ -173,6 +173,7 @@ func TestTeamsAndRobots(t *testing.T) {
 	s := closed(t)
 	ann := s.as("ann")
 	const teams, robots = "/ui/namespaces/acme/-/teams", "/ui/namespaces/acme/-/robots"
+	const robot = robots + "/ci"
 	ann.open(t, teams, "has no teams")
 	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "role": {"creator"}, "description": {"<b>dev"}}, "was saved", "&lt;b&gt;dev")
 	ann.send(t, teams, url.Values{"do": {"add"}, "team": {"devs"}, "member": {"bob"}}, "bob is a member", "1 member")
@@ -192,21 +193,31 @@ func TestTeamsAndRobots(t *testing.T) {
 		s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+ci", secret)...).WantStatus(t, status)
 	}
 	pull(secret, 200)
-	lacks(t, ann.open(t, robots, "acme&#43;ci", "pull;"), secret)
-	next := secretOf(t, ann.send(t, robots, url.Values{"do": {"rotate"}, "robot": {"ci"}, "overlap": {"true"}}, "new secret"))
+	lacks(t, ann.open(t, robots, "acme&#43;ci", "pull;", `href="`+robot+`"`), secret)
+	lacks(t, ann.open(t, robot, "acme&#43;ci", "pull;", "builds"), secret)
+	next := secretOf(t, ann.send(t, robot, url.Values{"do": {"rotate"}, "overlap": {"true"}}, "new secret"))
 	pull(secret, 200)
 	pull(next, 200)
-	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}, "repositories": {"acme/none"}}, "limits of ci were saved", "acme/none", "all actions")
+	ann.send(t, robot, url.Values{"do": {"save"}, "description": {"<b>other"}, "repositories": {"acme/none"}}, "The robot was saved", "acme/none", "all actions", "&lt;b&gt;other")
 	pull(next, 403)
 	for _, action := range auth.Actions() { // a form that leaves one out would take the limit away
-		picked := url.Values{"do": {"limit"}, "robot": {"ci"}, "action": {string(action)}}
-		ann.send(t, robots, picked, `value="`+string(action)+`" checked`)
+		picked := url.Values{"do": {"save"}, "action": {string(action)}}
+		ann.send(t, robot, picked, `value="`+string(action)+`" checked`)
 	}
-	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}}, "all actions", "all repositories")
+	ann.send(t, robot, url.Values{"do": {"save"}}, "all actions", "all repositories")
 	pull(next, 200)
-	ann.send(t, robots, url.Values{"do": {"disable"}, "robot": {"ci"}}, "no longer log in", "disabled")
+	ann.send(t, robot, url.Values{"do": {"disable"}}, "no longer log in", "disabled")
 	pull(next, 401)
-	ann.send(t, robots, url.Values{"do": {"delete"}, "robot": {"ci"}}, "was deleted", "has no robots")
+	ann.send(t, robot, url.Values{"do": {"enable"}}, "can log in again", "enabled")
+	pull(next, 200)
+	ann.send(t, robot, url.Values{"do": {"rotate"}}, "new secret")
+	pull(next, 401)
+	ann.post(t, 400, robot, url.Values{"do": {"rotate"}, "expires": {"soon"}}, "is not a day")
+	ann.post(t, 400, robots, url.Values{"do": {"create"}, "robot": {"x y"}, "description": {"typed"}, "repositories": {"acme/typed"}, "no-actions": {"true"}},
+		`role="alert"`, `name="robot" value="x y"`, `value="typed"`, `value="acme/typed"`, `name="no-actions" value="true" checked`)
+	ann.post(t, 409, robots, url.Values{"do": {"create"}, "robot": {"ci"}}, `role="alert"`, `name="robot" value="ci"`)
+	ann.send(t, robot, url.Values{"do": {"delete"}}, "was deleted", "has no robots")
+	s.Do(t, "GET", robot, "", servertest.As("ann")...).WantStatus(t, 404)
 	for _, path := range []string{teams, robots} {
 		s.Do(t, "GET", path, "", servertest.As("bob")...).WantStatus(t, 403)
 		site{servertest.Setup(t)}.Do(t, "GET", path, "").WantStatus(t, 404)
@@ -219,7 +230,7 @@ func TestFormsKeepEmptyLimits(t *testing.T) {
 	t.Parallel()
 	s := closed(t)
 	ann := s.as("ann")
-	const robots = "/ui/namespaces/acme/-/robots"
+	const robots, robot = "/ui/namespaces/acme/-/robots", "/ui/namespaces/acme/-/robots/ci"
 	const noActions, noRepositories = `name="no-actions" value="true" checked`, `name="no-repositories" value="true" checked`
 	secret := secretOf(t, ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"ci"}}, "all actions", "all repositories"))
 	s.Grant(t, "acme", "acme+ci", auth.Writer)
@@ -235,21 +246,13 @@ func TestFormsKeepEmptyLimits(t *testing.T) {
 		{`{"repositories": ["acme/*"], "actions": ["pull"]}`, []string{"pull; acme/*"}, []string{noActions, noRepositories}, 200},
 	} {
 		ann.Manage(t, "PATCH", "/organization/acme/robots/ci", c.body).WantStatus(t, 200)
-		content := ann.open(t, robots, c.shown...)
-		_, form, _ := strings.Cut(content, `name="robot" value="ci"`)
-		lacks(t, form, c.hidden...)
+		content := ann.open(t, robot, c.shown...)
+		lacks(t, content, c.hidden...)
 		// The form as a browser would send it.
-		sent := url.Values{"do": {"limit"}, "robot": {"ci"}}
-		for _, m := range regexp.MustCompile(`name="(no-actions|no-repositories|action)" value="([^"]*)" checked`).FindAllStringSubmatch(form, -1) {
-			sent.Add(m[1], m[2])
-		}
-		if m := regexp.MustCompile(`name="repositories" value="([^"]*)"`).FindStringSubmatch(form); m != nil {
-			sent.Set("repositories", m[1])
-		}
-		ann.send(t, robots, sent, append([]string{"limits of ci were saved"}, c.shown...)...)
+		ann.send(t, robot, merge(formAfter(t, content, "Change the description and the limits"), "do", "save"), append([]string{"The robot was saved"}, c.shown...)...)
 		s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+ci", secret)...).WantStatus(t, c.pull)
 	}
-	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}, "action": {"pull"}, "no-actions": {"true"}}, `role="alert"`, "leave one of them out", "pull; acme/*")
+	ann.post(t, 400, robot, url.Values{"do": {"save"}, "action": {"pull"}, "no-actions": {"true"}}, `role="alert"`, "leave one of them out", "pull; acme/*", noActions, `value="pull" checked`)
 	ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"idle"}, "no-actions": {"true"}, "no-repositories": {"true"}}, "no actions; no repositories")
 	token := secretOf(t, ann.send(t, "/ui/account", url.Values{"do": {"token"}, "title": {"idle"}, "no-actions": {"true"}}, "no actions", "all repositories"))
 	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("ann", token)...).WantStatus(t, 403)

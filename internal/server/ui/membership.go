@@ -5,14 +5,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/purser-registry/purser/internal/api"
 )
 
 func (u *UI) addMembership() {
 	u.add("/ui/namespaces/{namespace}/-/teams", func(q *request) error { return q.showTeams(nil) }, changeTeams)
-	u.add("/ui/namespaces/{namespace}/-/robots", func(q *request) error { return q.showRobots(nil, nil) }, changeRobots)
+	u.addRobots()
 }
 
 // newPassword makes a password of 26 letters and digits, of 130 random bits.
@@ -143,94 +142,4 @@ func changeTeams(q *request) error {
 		return q.showTeams(failure(err))
 	}
 	return q.showTeams(&notice{Text: text})
-}
-
-func (q *request) showRobots(n *notice, made *secret) error {
-	namespace := q.values["namespace"]
-	list, err := run(q, api.ListRobots, api.RobotQuery{
-		At: api.At{Namespace: namespace}, Paging: q.paging("page", 40), NameContains: api.NameContains{Contains: q.query("q")},
-	})
-	if err != nil {
-		return err
-	}
-	var d struct {
-		Off, Namespace string
-		Made           *secret
-		Robots         []api.RobotView
-		Find           find
-		Pages          pages
-	}
-	if q.open() {
-		d.Off = noAccounts
-	}
-	d.Namespace, d.Made = namespace, made
-	d.Robots, d.Pages = list.Robots, q.pagesOf(q.keep("q"), list.NextPage)
-	d.Find.Text = q.query("q")
-	d.Find.Needed = d.Find.Text != "" || d.Pages != (pages{})
-	p := q.membershipPage(namespace, "Robots", "/-/robots", n)
-	p.Data, p.Same = d, []same{
-		command("purser robot list %s", namespace), command("purser robot create %s+NAME", namespace), command("purser robot rotate %s+NAME", namespace), command("purser robot limit %s+NAME", namespace),
-		call("GET", apiPath("/organization/%s/robots", namespace)), call("PUT", apiPath("/organization/%s/robots/{robot_shortname}", namespace)),
-	}
-	return q.show("robots", p)
-}
-
-// shortRobot returns the name of a robot without its namespace.
-func shortRobot(name string) string {
-	_, short, _ := strings.Cut(name, "+")
-	return short
-}
-
-// changeRobots creates, changes and deletes robots.
-func changeRobots(q *request) error {
-	name := strings.TrimSpace(q.form.Get("robot"))
-	item := api.RobotItem{At: api.At{Namespace: q.values["namespace"]}, Robot: name}
-	shown := func(text string, made api.RobotView) error {
-		return q.showRobots(&notice{Text: text}, &secret{made.Name, "secret", made.Token, "docker login -u '" + made.Name + "' " + q.registryAddress().Host})
-	}
-	change := func(form api.RobotChangeForm) error {
-		_, err := run(q, api.ChangeRobot, api.RobotChange{RobotItem: item, Body: form})
-		return err
-	}
-	l, err := q.limits()
-	var text string
-	switch do := q.form.Get("do"); do {
-	case "create":
-		var made api.RobotView
-		if err == nil {
-			made, err = run(q, api.CreateRobot, api.RobotNew{RobotItem: item, Body: &api.NewRobotForm{
-				Description: strings.TrimSpace(q.form.Get("description")), Repositories: l.repositories, Actions: l.actions, ExpiresAt: l.end,
-			}})
-		}
-		if err == nil {
-			return shown("The robot was created.", made)
-		}
-	case "rotate":
-		form := new(api.RobotRegeneration)
-		if q.form.Get("overlap") == "true" {
-			form.Overlap = int(24 * time.Hour / time.Second)
-		}
-		var made api.RobotView
-		if made, err = run(q, api.RegenerateRobot, api.RobotRenewal{RobotItem: item, Body: form}); err == nil {
-			return shown("The robot has a new secret.", made)
-		}
-	case "limit":
-		if err == nil {
-			err = change(api.RobotChangeForm{Repositories: api.Limit{Set: true, Values: l.repositories}, Actions: api.Limit{Set: true, Values: l.actions}})
-		}
-		text = "The limits of " + name + " were saved."
-	case "enable", "disable":
-		enabled := do == "enable"
-		err = change(api.RobotChangeForm{Enabled: &enabled})
-		text = map[bool]string{true: name + " can log in again.", false: name + " can no longer log in."}[enabled]
-	case "delete":
-		_, err = run(q, api.DeleteRobot, item)
-		text = "The robot " + name + " was deleted with its secrets and roles."
-	default:
-		return q.showRobots(&notice{Bad: true, Text: "The form doesn't say what to do."}, nil)
-	}
-	if err != nil {
-		return q.showRobots(failure(err), nil)
-	}
-	return q.showRobots(&notice{Text: text}, nil)
 }

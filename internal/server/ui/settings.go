@@ -55,10 +55,11 @@ type settingsData struct {
 // shownRoles is how many accounts, and how many teams, the page lists.
 const shownRoles = 60
 
-// Roles returns the roles by the names of the API, which are Quay's, and by Purser's.
-func (d settingsData) Roles() []option {
-	return []option{{"read", "reader"}, {"write", "writer"}, {"maintain", "maintainer"}, {"admin", "administrator"}}
-}
+// Roles returns the roles that the page offers.
+func (d settingsData) Roles() []option { return roleNames }
+
+// roleNames are the roles by the names of the API, which are Quay's, and by Purser's.
+var roleNames = []option{{"read", "reader"}, {"write", "writer"}, {"maintain", "maintainer"}, {"admin", "administrator"}}
 
 // Steps returns the percentages of the quota's limits of a type, as text.
 func (d settingsData) Steps(kind string) string {
