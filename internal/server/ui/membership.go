@@ -11,6 +11,7 @@ import (
 
 func (u *UI) addMembership() {
 	u.add("/ui/namespaces/{namespace}/-/teams", func(q *request) error { return q.showTeams(nil) }, changeTeams)
+	u.add(teamPath, func(q *request) error { return q.showTeam(http.StatusOK, q.doneNotice(teamDone)) }, changeTeam)
 	u.addRobots()
 }
 

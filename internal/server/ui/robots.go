@@ -143,7 +143,7 @@ func (q *request) showRobotData(status int, n *notice, d robotData) error {
 		made = d.Made.Value
 	}
 	d.Lines = readyLines(q.registryAddress(), item, made, rules)
-	p := q.placePage(place{namespace: item.Namespace}, link(robotsPath, item.Namespace))
+	p := q.placePage(place{namespace: item.Namespace}, "/-/robots")
 	p.Crumbs = append(p.Crumbs, crumb{item.Namespace, link("/ui/namespaces/{namespace}", item.Namespace)}, crumb{"Robots", link(robotsPath, item.Namespace)})
 	name := d.Robot.Name
 	p.Title, p.Notice, p.Data = name, n, d

@@ -107,8 +107,7 @@ func (f *webhookForm) refused(err error) *notice {
 
 // webhooksPage returns the frame of a page below the tab of webhooks.
 func (q *request) webhooksPage(n *notice) page {
-	p := place{namespace: q.values["namespace"]}
-	out := q.placePage(p, p.Home("/-/webhooks"))
+	out := q.placePage(place{namespace: q.values["namespace"]}, "/-/webhooks")
 	out.Notice = n
 	return out
 }
