@@ -20,11 +20,11 @@ const accountPassword = "correct horse battery staple"
 // startClosed starts a registry with access control, and returns it with the secret of a robot.
 // The registry has an administrator, admin; in the namespace acme a writer, a reader and the
 // robot ci, which is a writer; and an account stranger without a role.
-func startClosed(t *testing.T) (r *registry, robotSecret string) {
+func startClosed(t *testing.T, env ...string) (r *registry, robotSecret string) {
 	t.Helper()
 	beginOwn(t)
-	r = startRegistry(t, options{env: append(storages["filesystem"](t), "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t),
-		"PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+accountPassword)})
+	env = append(env, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+accountPassword)
+	r = startRegistry(t, options{env: append(storages["filesystem"](t), env...)})
 	r.administer(t, "POST", "/organization", `{"name":"acme"}`, http.StatusCreated)
 	for _, name := range []string{"writer", "reader", "stranger"} {
 		r.administer(t, "POST", "/superuser/users/", fmt.Sprintf(`{"username":%q,"password":%q}`, name, accountPassword), http.StatusOK)

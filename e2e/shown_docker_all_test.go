@@ -177,5 +177,41 @@ func TestShownLogins(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.run("printf %s '" + robot.Token + "' | docker login -u 'acme+cd' " + s.r.host + " --password-stdin")
+	s.r.administer(t, "PUT", "/organization/acme/permissions/user/acme+ci", `{"role":"reader"}`, http.StatusOK)
+	s.readyLines("/ui/namespaces/acme/-/robots/ci")
 	s.run("printf %s '" + accountPassword + "' | docker login -u admin " + s.r.host + " --password-stdin")
+}
+
+var readyLine = regexp.MustCompile(`<summary>([^<]+)</summary><div class="line"><pre>([^<]*)</pre>`)
+
+// readyLines gives a robot a new secret on its page, and runs the lines that the page shows then, of the
+// clients that a machine for tests has.
+func (s *shownCommands) readyLines(page string) {
+	s.t.Helper()
+	s.podman()
+	s.program("skopeo", systemClient(s.t, "skopeo").path)
+	s.tool("helm")
+	res, err := s.r.API().do(s.t.Context(), request{method: "POST", path: page, body: []byte("do=rotate"), want: http.StatusOK,
+		header: map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin", "Authorization": basic("admin", accountPassword)}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	lines := map[string]string{}
+	for _, m := range readyLine.FindAllStringSubmatch(string(res.body), -1) {
+		lines[m[1]] = html.UnescapeString(m[2])
+	}
+	for _, name := range []string{"docker", "podman, skopeo", "containerd (ctr)", "helm"} {
+		line := strings.ReplaceAll(lines[name], "REPOSITORY:TAG", "app:v1")
+		if line == "" {
+			s.t.Errorf("%s has no line for %s", page, name)
+			continue
+		}
+		s.run(line)
+		if name == "podman, skopeo" {
+			s.run(strings.ReplaceAll(line, "podman login", "skopeo login"))
+		}
+		if wrong := s.try(newDir(s.t), strings.ReplaceAll(line, "purser_robot_", "purser_robot_x")); wrong == nil {
+			s.t.Errorf("%s takes a wrong secret", name)
+		}
+	}
 }

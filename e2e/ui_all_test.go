@@ -22,6 +22,7 @@ var (
 	digestInPath = regexp.MustCompile(`sha256(:|%3A)[0-9a-f]{64}`)
 	idInPath     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|/\d+$`)
 	tagInPath    = regexp.MustCompile(`/-/tags/[^/]+$`)
+	memberInPath = regexp.MustCompile(`/-/(robots|teams)/[^/]+$`)
 )
 
 // shapeOf returns what kind of page a URL is: the path without the names in it, and the names of
@@ -35,6 +36,7 @@ func shapeOf(u *url.URL) string {
 	for _, namespace := range []string{"acme", "library"} {
 		path = strings.Replace(path, "/namespaces/"+namespace, "/namespaces/NAMESPACE", 1)
 	}
+	path = memberInPath.ReplaceAllString(path, "/-/$1/NAME")
 	var names []string
 	for name := range u.Query() {
 		names = append(names, name)
@@ -350,9 +352,11 @@ func TestUIMembers(t *testing.T) {
 		chromedp.Click(chromedp.CSS("details.card input[value=hold]")), chromedp.SendKeys(chromedp.CSS("details.card input[name=robot]"), "cluster"+kb.Enter),
 		chromedp.WaitVisible(chromedp.CSS(".secret code")))
 	b.checkPage("a new robot")
-	b.do("opening the robot", chromedp.Click(chromedp.CSS(`tr:has(input[value=cluster]) summary`)), chromedp.WaitVisible(chromedp.CSS("tr:has(input[value=cluster]) button[value=limit]")))
-	b.do("saving its limits as they are", chromedp.Click(chromedp.CSS("tr:has(input[value=cluster]) button[value=limit]")))
-	b.wait("they were saved", `document.querySelector(".notice")?.textContent.includes("limits of cluster")`)
+	b.open(r.URL() + "/ui/namespaces/acme/-/robots")
+	b.do("opening the robot", chromedp.Click(chromedp.CSS(`a[href="/ui/namespaces/acme/-/robots/cluster"]`)), chromedp.WaitVisible(chromedp.CSS("#ready")))
+	b.do("opening its limits", chromedp.Click(chromedp.CSS("details:has(button[value=save]) summary")), chromedp.WaitVisible(chromedp.CSS("button[value=save]")))
+	b.do("saving its limits as they are", chromedp.Click(chromedp.CSS("button[value=save]")))
+	b.wait("they were saved", `document.querySelector(".notice")?.textContent.includes("The robot was saved")`)
 	says(t, string(r.administer(t, "GET", "/organization/acme/robots/cluster", "", http.StatusOK)), `"actions":["hold"]`)
 
 	r.administer(t, "PUT", "/holds/prod-eu?namespace=acme&kind=kubernetes&lease=1h", `{"digests":[{"digest":"sha256:`+strings.Repeat("a", 64)+`","used_by":"pod shop/web"}]}`, http.StatusOK)
