@@ -212,7 +212,7 @@ func TestTeamsAndRobots(t *testing.T) {
 	pull(next, 200)
 	ann.send(t, robot, url.Values{"do": {"rotate"}}, "new secret")
 	pull(next, 401)
-	ann.post(t, 400, robot, url.Values{"do": {"rotate"}, "expires": {"soon"}}, "is not a day")
+	ann.post(t, 400, robot, url.Values{"do": {"rotate"}, "expires": {"2001-01-01"}, "overlap": {"true"}}, `role="alert"`, `name="expires" value="2001-01-01"`, `name="overlap" value="true" checked`)
 	ann.post(t, 400, robots, url.Values{"do": {"create"}, "robot": {"x y"}, "description": {"typed"}, "repositories": {"acme/typed"}, "no-actions": {"true"}},
 		`role="alert"`, `name="robot" value="x y"`, `value="typed"`, `value="acme/typed"`, `name="no-actions" value="true" checked`)
 	ann.post(t, 409, robots, url.Values{"do": {"create"}, "robot": {"ci"}}, `role="alert"`, `name="robot" value="ci"`)

@@ -82,7 +82,7 @@ func createRobot(q *request) error {
 		}
 		return err
 	}
-	q.values["robot"], q.form = item.Robot, nil // the page of the robot has other forms
+	q.values["robot"], q.form = shortRobot(made.Name), nil // the page of the robot has other forms
 	return q.showNewSecret("The robot was created.", made)
 }
 
@@ -104,9 +104,16 @@ type robotData struct {
 	Description string
 	Limits      limitFields
 	Typed       bool // the description and the limits, in a form that was refused
+	Renewal     renewal
 	Roles       roleTable
 	Federation  federationData
 	Lines       []readyLine
+}
+
+// renewal is the form for a new secret, as it was typed.
+type renewal struct {
+	Expires string
+	Overlap bool // the other secrets stay valid for a day
 }
 
 func (q *request) showRobot(status int, n *notice) error {
@@ -127,6 +134,9 @@ func (q *request) showRobotData(status int, n *notice, d robotData) error {
 	d.Description, d.Limits = d.Robot.Description, fieldsOf(d.Robot.Repositories, d.Robot.Actions)
 	if q.form.Get("do") == "save" {
 		d.Description, d.Limits, d.Typed = q.form.Get("description"), q.typedLimits(), true
+	}
+	if q.form.Get("do") == "rotate" && d.Made == nil {
+		d.Renewal = renewal{q.form.Get("expires"), q.form.Get("overlap") == "true"}
 	}
 	roles, err := run(q, api.ListRobotRoles, api.RobotRoleQuery{RobotItem: item, Paging: q.paging("roles", shownRolesOf)})
 	if err != nil {

@@ -14,15 +14,15 @@ const shownBody = 40 << 10
 
 // deliveryData is the page of a delivery.
 type deliveryData struct {
-	Action    string
-	Webhook   api.WebhookView
-	Delivery  api.WebhookDelivery
-	Body      string // indented
-	Cut       bool   // there is more of it
-	Headers   []pair
-	Outcome   string
-	WasOther  bool // the webhook has changed since the notice was made
-	Refreshes bool
+	Action   string
+	Webhook  api.WebhookView
+	Delivery api.WebhookDelivery
+	Body     string // indented
+	Cut      bool   // there is more of it
+	Headers  []pair
+	Outcome  string
+	WasOther bool // the webhook has changed since the notice was made
+	Refresh  int  // seconds after which the page looks again, 0: never
 }
 
 // showDelivery shows a notice with the request that carries it, and how its delivery went.
@@ -48,7 +48,12 @@ func (q *request) showDelivery(status int, n *notice) error {
 	}
 	d.Outcome = outcomeOf(d.Delivery, d.Webhook.Enabled)
 	d.WasOther = d.Webhook.UpdatedAt.After(d.Delivery.CreatedAt)
-	d.Refreshes = d.Delivery.State == "waiting" && d.Webhook.Enabled
+	if d.Delivery.State == "waiting" && d.Webhook.Enabled {
+		d.Refresh = 2
+		if next := d.Delivery.NextAttempt; next != nil && time.Until(*next) > 15*time.Second {
+			d.Refresh = 30
+		}
+	}
 	p := q.webhooksPage(n)
 	p.Crumbs = append(p.Crumbs, crumb{item.Namespace, link("/ui/namespaces/{namespace}", item.Namespace)}, crumb{"Webhooks", link(webhooksPath, item.Namespace)},
 		crumb{webhookName(d.Webhook), link(webhookPath, item.Namespace, id)})

@@ -186,6 +186,9 @@ func TestWebhookDeliveries(t *testing.T) {
 	lacks(t, ann.open(t, path+"?state=delivered", "ping"), "No notice")
 	ann.open(t, path+"?state=waiting", "No notice waits")
 
+	// Far from the next attempt, the page looks again less often.
+	s.Exec(t, "UPDATE webhooknotices SET delivered_at = NULL, attempts = 3, last_error = 'away', next_attempt = now() + interval '2 hours'")
+	ann.open(t, delivery, `data-refresh="30"`, "3 attempts were made", ">away<", "in 1 h", "Send it now")
 	for range 2 { // both attempts
 		status <- 500
 	}
