@@ -184,6 +184,12 @@ INSERT INTO accounts (name, kind, email) SELECT 'person-' || i, 'user', 'person-
 INSERT INTO accounts (name, kind, top_level_namespace_id) SELECT n.name || '+robot-' || i, 'robot', n.id FROM top_level_namespaces n, generate_series(1, 100) AS i WHERE n.name = 'team-0000';
 INSERT INTO teams (top_level_namespace_id, name, role) SELECT n.id, 'crew-' || i, 'writer' FROM top_level_namespaces n, generate_series(1, 30) AS i WHERE n.name = 'team-0000';
 INSERT INTO teammembers (team_id, account_id) SELECT t.id, a.id FROM teams t, accounts a WHERE a.kind = 'user' AND a.name LIKE 'person-%' AND a.id % 30 = t.id % 30;
+-- A webhook that is disabled, so that nothing is sent, with as many notices as other queues have rows.
+INSERT INTO webhooks (uuid, namespace_id, title, url, secret, events, enabled) SELECT '00000000-0000-4000-9000-000000000002', id, 'build', 'https://hooks.example.com/purser', 'bench-of-webhooks-with-24-bytes', ARRAY['push'], false FROM top_level_namespaces WHERE name = 'team-0000';
+INSERT INTO webhooknotices (id, webhook, event, body, created_at, attempts, delivered_at, given_up_at, last_error)
+SELECT gen_random_uuid(), '00000000-0000-4000-9000-000000000002', 'push', '{"type":"push","data":{"namespace":"team-0000","name":"large"}}', now() - i * interval '1 second', 1 + i % 3,
+    CASE WHEN i % 100 > 0 THEN now() END, CASE WHEN i % 100 = 0 THEN now() END, CASE WHEN i % 100 = 0 THEN 'the receiver answered 500 Internal Server Error' END
+FROM generate_series(1, current_setting('bench.rows')::int) AS i;
 INSERT INTO grants (top_level_namespace_id, account_id, role) SELECT n.id, a.id, 'administrator' FROM top_level_namespaces n, accounts a WHERE n.deleted_at IS NULL AND right(n.name, 1) IN ('3', '7') AND a.name = 'member';
 INSERT INTO grants (top_level_namespace_id, account_id, role) SELECT n.id, a.id, 'reader' FROM top_level_namespaces n, accounts a WHERE n.name = 'team-0000' AND a.name LIKE 'person-%' AND a.id % 10 = 0;
 INSERT INTO namespacequotas (namespace_id, bytes_limit, bytes, counted) SELECT id, 1000000000000, 900000000, true FROM top_level_namespaces WHERE deleted_at IS NULL AND id % 2 = 0;
