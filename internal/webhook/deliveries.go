@@ -55,15 +55,21 @@ func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID,
 		return nil, "", err
 	}
 	n = min(max(n, 1), MaxDeliveries)
+	// The notices that wait have a branch of their own, since few do among many, and there is an index of
+	// them. A plan is made before the state is known.
 	rows, err := s.opt.DB.Pool.Query(ctx, `
-		SELECT id, event, state, attempts, last_error, created_at, next_attempt, settled, '' FROM (
-			SELECT id, event, attempts, COALESCE(last_error, '') AS last_error, created_at,
-				CASE WHEN delivered_at IS NULL AND given_up_at IS NULL THEN next_attempt END AS next_attempt,
-				COALESCE(delivered_at, given_up_at) AS settled,
-				CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' ELSE 'waiting' END AS state
-			FROM webhooknotices
-			WHERE webhook = $1 AND created_at <= $2 AND (created_at, id) < ($2, $3)) d
-		WHERE $4::text = '' OR state = $4
+		SELECT id, event, CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' ELSE 'waiting' END,
+			attempts, COALESCE(last_error, ''), created_at, CASE WHEN delivered_at IS NULL AND given_up_at IS NULL THEN next_attempt END,
+			COALESCE(delivered_at, given_up_at), ''
+		FROM (
+			(SELECT id, event, attempts, last_error, created_at, next_attempt, delivered_at, given_up_at FROM webhooknotices
+			WHERE $4::text = 'waiting' AND webhook = $1 AND (created_at, id) < ($2, $3) AND delivered_at IS NULL AND given_up_at IS NULL
+			ORDER BY created_at DESC, id DESC LIMIT $5)
+			UNION ALL
+			(SELECT id, event, attempts, last_error, created_at, next_attempt, delivered_at, given_up_at FROM webhooknotices
+			WHERE $4 <> 'waiting' AND webhook = $1 AND created_at <= $2 AND (created_at, id) < ($2, $3)
+				AND ($4 = '' OR $4 = 'delivered' AND delivered_at IS NOT NULL OR $4 = 'given_up' AND given_up_at IS NOT NULL)
+			ORDER BY created_at DESC, id DESC LIMIT $5)) d
 		ORDER BY created_at DESC, id DESC LIMIT $5`, id, before, last, state, n+1)
 	list, more, err := db.Page(rows, err, n, pgx.RowToStructByPos[Delivery])
 	if err != nil {

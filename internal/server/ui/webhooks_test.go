@@ -232,8 +232,10 @@ func TestWebhookListsInPages(t *testing.T) {
 	if n := len(ann.walk(t, path, form)); n != 130 {
 		t.Errorf("%d are listed", n)
 	}
-	if n := len(ann.walk(t, path+"?state=given_up", form)); n != 50 {
-		t.Errorf("%d were given up", n)
+	for state, want := range map[string]int{"given_up": 50, "waiting": 80, "delivered": 0} {
+		if n := len(ann.walk(t, path+"?state="+state, form)); n != want {
+			t.Errorf("%d are listed as %s, want %d", n, state, want)
+		}
 	}
 	one := form.FindString(ann.open(t, path))
 	ann.open(t, path+one, "The end is left out here")
