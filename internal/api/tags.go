@@ -137,16 +137,23 @@ type (
 		Limit      int              `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
 		Page       int              `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
 	}
+	// SeenTag is the part of an input by which a client changes a tag only as it has seen the tag.
+	SeenTag struct {
+		IfDigest string `query:"if_digest" maxLength:"150" doc:"Only if the tag points to this manifest now; none: only if there is no such tag. Otherwise nothing is changed: 412"`
+	}
 	TagChange struct {
 		TagItem
+		SeenTag
 		Body MovedTag
 	}
 	TagRestoration struct {
 		TagItem
+		SeenTag
 		Body restoreTag
 	}
 	TagDeletion struct {
 		TagItem
+		SeenTag
 		Override bool `query:"override_protection" doc:"Delete the tag even if it is protected"`
 		Holds    bool `query:"override_holds" doc:"Delete the tag even if its manifest is deployed"`
 		// Deletion is a text, since an absent one is none.
@@ -192,7 +199,7 @@ var (
 			"With expiration: the tag is deleted at that date, within a minute. Whoever pushes the tag again, or moves it, takes the date away; " +
 			"so does a rule that protects the tag by then. With both, the date is that of the tag that was moved. " +
 			"With immutable: the tag is protected as if a rule matched it alone.",
-		Status: http.StatusCreated, Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+		Status: http.StatusCreated, Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}.needing(map[string]any{"immutable": true})
 	DeleteTag = Operation[TagDeletion, None]{
 		ID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tag: "tag", Access: auth.Delete,
@@ -200,14 +207,14 @@ var (
 		Description: "Garbage collection deletes its manifest after a delay, when nothing else refers to it; until then the tag can be restored. " +
 			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin. " +
 			"A tag of a manifest that a reporter holds stays too: 409, unless override_holds is given. With deletion, restoreTags restores it together with others.",
-		Status: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
+		Status: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusPreconditionFailed},
 	}
 	RestoreTag = Operation[TagRestoration, RestoredTag]{
 		ID: "restoreTag", Method: http.MethodPost, Path: "/repository/{repository}/tag/{tag}/restore", Tag: "tag", Access: auth.Maintain,
 		Summary: "Restore a tag",
 		Description: "Points a tag, deleted or not, to a manifest of the repository. That is possible as long as " +
 			"garbage collection has not deleted the manifest.",
-		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+		Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}
 
 	GetTagLabels = Operation[InNamespace, protection.TagLabels]{

@@ -24,17 +24,29 @@ import (
 // lock first and deletes the manifest, the error is MANIFEST_UNKNOWN. A review that comes
 // later sees the tag and keeps the manifest.
 func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest, options ...TagOption) error {
-	return c.pointTag(ctx, path, tag, d, "revert_tag", options)
+	return c.RestoreTagIf(ctx, path, tag, d, Condition{}, options...)
+}
+
+// RestoreTagIf is like RestoreTag, but only points the tag to the manifest if the condition on the tag
+// holds. Otherwise the error is DENIED with status 412.
+func (c *Catalog) RestoreTagIf(ctx context.Context, path, tag string, d oci.Digest, condition Condition, options ...TagOption) error {
+	return c.pointTag(ctx, path, tag, d, "revert_tag", condition, options)
 }
 
 // PointTag is like RestoreTag, but the audit log records that the tag was created or moved,
 // not that it was restored.
 func (c *Catalog) PointTag(ctx context.Context, path, tag string, d oci.Digest, options ...TagOption) error {
-	return c.pointTag(ctx, path, tag, d, "create_tag", options)
+	return c.PointTagIf(ctx, path, tag, d, Condition{}, options...)
 }
 
-func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, kind string, options []TagOption) error {
-	p := NewManifest{Repository: path, Digest: d, KeepTags: slices.Contains(options, KeepTag)}
+// PointTagIf is to PointTag what RestoreTagIf is to RestoreTag.
+func (c *Catalog) PointTagIf(ctx context.Context, path, tag string, d oci.Digest, condition Condition, options ...TagOption) error {
+	return c.pointTag(ctx, path, tag, d, "create_tag", condition, options)
+}
+
+func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, kind string, condition Condition, options []TagOption) error {
+	condition.Tag = tag
+	p := NewManifest{Repository: path, Digest: d, Condition: condition, KeepTags: slices.Contains(options, KeepTag)}
 	rows := manifestColumns{digest: d.Bytes(), tags: []string{tag}}
 	if err := c.quotas.AdmitTags(ctx, path, rows.tags); err != nil {
 		return err
@@ -46,6 +58,8 @@ func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, 
 			switch why {
 			case tagProtected:
 				return c.moveRefused(ctx, r, p, rows.tags)
+			case conditionFails:
+				return c.conditionFailed(ctx, path, p.Condition, d)
 			case manifestGone:
 				return oci.Errorf(oci.ManifestUnknown,
 					"manifest %s is not in repository %s: it was never pushed there, or it has been deleted since, and then only a new push brings it back", d, path).

@@ -190,14 +190,18 @@ func (a *API) addTags() {
 			return nil, err
 		}
 		updated := "Updated"
-		return &updated, a.changeTag(ctx, in.TagItem, in.Body)
+		return &updated, a.changeTag(ctx, in)
 	})
 	serve(a, api.DeleteTag, a.deleteTag)
 	serve(a, api.RestoreTag, func(ctx context.Context, in *api.TagRestoration) (*api.RestoredTag, error) {
 		if err := server.CheckTag(in.Tag); err != nil {
 			return nil, err
 		}
-		return new(api.RestoredTag), a.catalog.RestoreTag(ctx, in.Repository, in.Tag, in.Body.ManifestDigest, a.tagOptions(ctx, in.Repository)...)
+		condition, err := seenTag(in.SeenTag)
+		if err != nil {
+			return nil, err
+		}
+		return new(api.RestoredTag), a.catalog.RestoreTagIf(ctx, in.Repository, in.Tag, in.Body.ManifestDigest, condition, a.tagOptions(ctx, in.Repository)...)
 	})
 	serve(a, api.GetTagLabels, func(ctx context.Context, in *api.InNamespace) (*protection.TagLabels, error) {
 		l, err := a.protection.TagLabels(ctx, in.Namespace)
@@ -237,17 +241,41 @@ func (a *API) tagOptions(ctx context.Context, repository string) []catalog.TagOp
 	return []catalog.TagOption{catalog.KeepTag}
 }
 
+// seenTag returns the condition of a client that changes a tag only as it has seen the tag.
+func seenTag(in api.SeenTag) (c catalog.Condition, err error) {
+	switch in.IfDigest {
+	case "":
+		return c, nil
+	case "none":
+		c.IfNoMatch = &catalog.Validators{Any: true}
+		return c, nil
+	}
+	d, err := oci.ParseDigest(in.IfDigest)
+	if err != nil {
+		return c, badQuery("if_digest", "%v", err)
+	}
+	c.IfMatch = &catalog.Validators{Digests: []oci.Digest{d}}
+	return c, nil
+}
+
 // changeTag moves a tag, makes it immutable or undoes that, sets its expiration, or several of
 // these. A client that may not move tags may not
 // set an expiration either, since that deletes the tag.
-func (a *API) changeTag(ctx context.Context, tag api.TagItem, change api.MovedTag) error {
+func (a *API) changeTag(ctx context.Context, in *api.TagChange) error {
+	tag, change := in.TagItem, in.Body
 	options := a.tagOptions(ctx, tag.Repository)
+	condition, err := seenTag(in.SeenTag)
+	if err != nil {
+		return err
+	}
+	if in.IfDigest != "" && (change.Immutable != nil || in.IfDigest == "none" && change.ManifestDigest == "") {
+		return badQuery("if_digest", "it is a condition for moving a tag and for setting its expiration, and the latter needs a digest")
+	}
 	var expires time.Time
 	if change.Expiration != nil {
 		if len(options) > 0 {
 			return oci.Errorf(oci.Denied, "these credentials may not have a tag of %s deleted: use credentials with the action overwrite", tag.Repository)
 		}
-		var err error
 		if expires, err = expirationTime(*change.Expiration); err != nil {
 			return err
 		}
@@ -262,13 +290,20 @@ func (a *API) changeTag(ctx context.Context, tag api.TagItem, change api.MovedTa
 			immutable = nil
 		}
 	}
+	var seen oci.Digest // to which a tag must point that gets an expiration; zero: any
+	if condition.IfMatch != nil {
+		seen = condition.IfMatch.Digests[0]
+	}
 	if change.ManifestDigest != "" || change.Expiration == nil && change.Immutable == nil {
 		d, err := oci.ParseDigest(change.ManifestDigest)
 		if err != nil {
 			return server.Refusal(http.StatusBadRequest, "manifest_digest: %v", err)
 		}
-		if err := a.catalog.PointTag(ctx, tag.Repository, tag.Tag, d, options...); err != nil {
+		if err := a.catalog.PointTagIf(ctx, tag.Repository, tag.Tag, d, condition, options...); err != nil {
 			return err
+		}
+		if in.IfDigest != "" {
+			seen = d
 		}
 	}
 	if immutable != nil {
@@ -279,7 +314,7 @@ func (a *API) changeTag(ctx context.Context, tag api.TagItem, change api.MovedTa
 	if change.Expiration == nil {
 		return nil
 	}
-	return a.catalog.SetTagExpiration(ctx, tag.Repository, tag.Tag, expires)
+	return a.catalog.SetTagExpirationOf(ctx, tag.Repository, tag.Tag, seen, expires)
 }
 
 // mayMakeImmutable returns an error if the client may not make the tag immutable or undo that. A
@@ -313,7 +348,12 @@ func (a *API) deleteTag(ctx context.Context, in *api.TagDeletion) (*api.None, er
 		}
 		options = append(options, catalog.OverrideProtection)
 	}
-	return nil, a.catalog.DeleteTagOf(ctx, deletion, in.Repository, in.Tag, catalog.Condition{}, options...)
+	condition, err := seenTag(in.SeenTag)
+	if err != nil {
+		return nil, err
+	}
+	condition.Tag = in.Tag
+	return nil, a.catalog.DeleteTagOf(ctx, deletion, in.Repository, in.Tag, condition, options...)
 }
 
 // addProtection binds the operations on the rules that protect tags.

@@ -47,6 +47,8 @@ var functions = template.FuncMap{
 	"runclass": func(s api.RunState) string { return runClasses[s] },
 	"share":    func(part float64) int { return int(100 * part) },
 	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+	// quotalines are the limits of a quota, and quotaeffect is what it does now.
+	"quotalines": quotaLines, "quotaeffect": quotaEffect,
 }
 
 // actions returns all that a robot or a token may be limited to: a form that left one out would
@@ -191,6 +193,58 @@ func formatBytes(value any) string {
 		digits = 1
 	}
 	return sign + strconv.FormatFloat(size, 'f', digits, 64) + " " + []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[i]
+}
+
+// byteUnits are the units of sizes as people type them. Of units in which a size is equally short, the
+// first is shown.
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{
+	{"PiB", 1 << 50}, {"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"PB", 1e15}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
+}
+
+// exactBytes returns a size as somebody has most likely typed it: in the unit, binary or decimal, in which
+// the number is the shortest, with up to three decimals. It stands for exactly this size, so saving it
+// again changes nothing.
+func exactBytes(n int64) string {
+	best, unit := strconv.FormatInt(n, 10), "B"
+	for _, u := range byteUnits {
+		if n < u.bytes || n%u.bytes*1000%u.bytes != 0 {
+			continue
+		}
+		text := strconv.FormatInt(n/u.bytes, 10)
+		if part := n % u.bytes * 1000 / u.bytes; part > 0 {
+			text += strings.TrimRight(fmt.Sprintf(".%03d", part), "0")
+		}
+		if len(text) < len(best) {
+			best, unit = text, u.name
+		}
+	}
+	return best + " " + unit
+}
+
+// isDecimal says whether a size of exactBytes has a decimal unit.
+func isDecimal(size string) bool {
+	return strings.HasSuffix(size, "B") && !strings.HasSuffix(size, "iB") && !strings.HasSuffix(size, " B")
+}
+
+// formatDecimalBytes is formatBytes with a decimal unit: "1.4 MB".
+func formatDecimalBytes(n int64) string {
+	size, i := float64(n), -1
+	for size >= 999.5 && i < 4 {
+		size /= 1000
+		i++
+	}
+	if i < 0 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	digits := 0
+	if size < 9.95 {
+		digits = 1
+	}
+	return strconv.FormatFloat(size, 'f', digits, 64) + " " + []string{"kB", "MB", "GB", "TB", "PB"}[i]
 }
 
 // formatNumber returns a number with commas between thousands.

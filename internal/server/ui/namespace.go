@@ -59,6 +59,12 @@ func showNamespace(q *request) error {
 	}
 	out := q.placePage(p, "")
 	out.Data = d
+	if q.query("done") == "created" {
+		out.Notice = &notice{Text: "The namespace was created."}
+		if len(d.Policies) > 0 {
+			out.Notice.Text += " Its policy observes: look at what it would delete, and switch it on then."
+		}
+	}
 	out.Same = []same{command("purser namespace show %s", p.namespace), call("GET", p.api(""))}
 	return q.show("namespace", out)
 }

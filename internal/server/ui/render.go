@@ -79,6 +79,8 @@ type notice struct {
 	Undo *undo
 	// Also is a second form, beside Undo.
 	Also *undo
+	// To is a page that goes on with it, nil: there is none.
+	To *crumb
 }
 
 // undo is a form with hidden fields.

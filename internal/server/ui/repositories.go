@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,12 @@ func showRepositories(q *request) error {
 	case "unpulled":
 		return showUnpulledRepositories(q)
 	}
+	return q.showRepositories(http.StatusOK, typed{}, nil)
+}
+
+// showRepositories shows the list, with the form that creates a repository as it was refused, or with a
+// notice.
+func (q *request) showRepositories(status int, refused typed, n *notice) error {
 	sort := oneOf(q.query("sort"), "name", "-name", "created", "-created")
 	list, err := run(q, api.ListRepositories, api.RepositoryQuery{
 		NameFilter: q.nameFilter(), Namespace: q.query("namespace"), Sort: sort, Statistics: true,
@@ -47,16 +54,28 @@ func showRepositories(q *request) error {
 	keep := q.keep("q", "namespace", "sort")
 	t := repositoryTable{Rows: rowsOf(list.Repositories)}
 	t.head(q.columns(sort, keep, [][2]string{{"name", "Repository"}, {"-created", "Created"}}))
+	create, err := q.repositoryForm(q.query("namespace"), refused)
+	if err != nil {
+		return err
+	}
 	p := q.repositoriesPage(t.CountsPulls())
+	if p.Notice = n; n == nil {
+		p.Notice = refused.Notice()
+	}
 	p.Data = repositoriesData{
-		Query: q.query("q"), Namespace: q.query("namespace"), Sort: sort, Address: q.registryAddress(), Table: t, Pages: q.pagesOf(keep, list.NextPage),
+		Create: create,
+		Query:  q.query("q"), Namespace: q.query("namespace"), Sort: sort, Address: q.registryAddress(), Table: t, Pages: q.pagesOf(keep, list.NextPage),
 	}
 	p.Same = []same{command("purser repo list"), call("GET", "/repository?statistics=true")}
-	return q.show("repositories", p)
+	if create != nil {
+		p.Same = append(p.Same, command("purser repo create NAME"), call("POST", "/repository"))
+	}
+	return q.showStatus(status, "repositories", p)
 }
 
-// showNamespaces lists the namespaces that the client may see.
-func showNamespaces(q *request) error {
+// showNamespaces lists the namespaces that the client may see, with the form that creates one as it was
+// refused, or with a notice.
+func (q *request) showNamespaces(status int, refused typed, n *notice) error {
 	list, err := run(q, api.ListNamespaces, api.NamespaceQuery{NameFilter: q.nameFilter()})
 	if err != nil {
 		return err
@@ -66,11 +85,20 @@ func showNamespaces(q *request) error {
 		Address    registryAddress
 		Namespaces []browse.NamespaceInfo
 		Pages      pages
+		Create     *newNamespace
 	}
-	return q.show("namespaces", page{
-		Title: "Namespaces", Section: "namespaces", Lead: "A namespace is the first part of its repositories' names. Policies, quotas, teams and robots belong to it.",
-		Data: data{q.query("q"), q.registryAddress(), list.Namespaces, q.pagesOf(q.keep("q"), list.NextPage)},
-		Same: []same{command("purser namespace list"), call("GET", "/organization")},
+	if n == nil {
+		n = refused.Notice()
+	}
+	create, same := q.namespaceForm(refused), []same{command("purser namespace list"), call("GET", "/organization")}
+	if create != nil {
+		same = append(same, command("purser namespace create NAME"), call("POST", "/organization"))
+	}
+	return q.showStatus(status, "namespaces", page{
+		Notice: n,
+		Title:  "Namespaces", Section: "namespaces", Lead: "A namespace is the first part of its repositories' names. Policies, quotas, teams and robots belong to it.",
+		Data: data{q.query("q"), q.registryAddress(), list.Namespaces, q.pagesOf(q.keep("q"), list.NextPage), create},
+		Same: same,
 	})
 }
 
@@ -144,6 +172,7 @@ type repositoriesData struct {
 	Since                  string // the first day that a list by pulls examined, "" if nothing was counted
 	Table                  repositoryTable
 	Pages                  pages
+	Create                 *newRepository // nil: the client may not
 }
 
 // repositoriesPage returns the frame of the page of repositories. The lists by pulls have tabs if

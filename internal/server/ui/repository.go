@@ -32,7 +32,7 @@ func (q *request) repositoryPage(repository, current string) page {
 
 // repositoryTabs are the pages of each repository, with their paths below it.
 var repositoryTabs = []placeTab{
-	{"", "Tags", 0}, {"/-/history", "History", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/settings", "Settings", 0},
+	{"", "Tags", 0}, {"/-/history", "History", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/settings", "Settings", auth.Maintain},
 }
 
 func showRepository(q *request) error { return q.showTags(nil) }
@@ -82,7 +82,9 @@ func (q *request) showTags(n *notice) error {
 	})
 	columns[3].Number, columns[6].Number = true, true
 	p := q.repositoryPage(repository, "")
-	p.Notice = n
+	if p.Notice = n; n == nil && q.query("done") == "created" {
+		p.Notice = &notice{Text: "The repository was created. It is empty: push an image to it."}
+	}
 	shown, err := q.exampleOf(repository, list.Tags, q.URL.RawQuery == "")
 	if err != nil {
 		return err

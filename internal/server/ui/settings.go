@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/policy"
 	"github.com/purser-registry/purser/internal/protection"
 )
@@ -49,7 +49,8 @@ type settingsData struct {
 	SeesQuota   bool
 	Labels      *protection.TagLabels // nil: hidden, or a repository
 	MayDelete   bool
-	Typed       url.Values // of a form that the registry refused
+	MaySetQuota bool
+	Typed       typed
 }
 
 // shownRoles is how many accounts, and how many teams, the page lists.
@@ -61,58 +62,25 @@ func (d settingsData) Roles() []option { return roleNames }
 // roleNames are the roles by the names of the API, which are Quay's, and by Purser's.
 var roleNames = []option{{"read", "reader"}, {"write", "writer"}, {"maintain", "maintainer"}, {"admin", "administrator"}}
 
-// Steps returns the percentages of the quota's limits of a type, as text.
-func (d settingsData) Steps(kind string) string {
-	if d.Quota == nil {
-		return map[string]string{"Warning": "80", "Reject": "100"}[kind]
+// RoleOf returns the role of a member: as somebody has chosen it if the registry refused that, else as it is.
+func (d settingsData) RoleOf(m member) string {
+	if d.Typed.Value("role", "name", "") == m.Name && d.Typed.Value("role", "who", "") == m.Who() {
+		return d.Typed.Value("role", "role", m.Role)
 	}
-	var list []string
-	for _, l := range d.Quota.Limits {
-		if l.Type == kind {
-			list = append(list, strconv.Itoa(l.Percent))
-		}
-	}
-	return strings.Join(list, ", ")
+	return m.Role
 }
 
-// Limit returns a limit of the quota as text, "" for none.
-func (d settingsData) Limit(of string) string {
-	if typed := d.Typed.Get(of); typed != "" {
-		return typed
-	}
-	var n *int64
-	switch {
-	case d.Quota == nil:
-	case of == "bytes" && d.Quota.LimitBytes != nil:
-		return exactBytes(*d.Quota.LimitBytes)
-	case of == "repositories":
-		n = d.Quota.LimitRepositories
-	case of == "tags":
-		n = d.Quota.LimitTags
-	}
-	if n == nil {
-		return ""
-	}
-	return strconv.FormatInt(*n, 10)
-}
+// QuotaInputs returns the fields of the form for the quota.
+func (d settingsData) QuotaInputs() quotaInputs { return quotaInputs{"quota", d.Typed, d.Quota} }
 
-// exactBytes returns a size with the greatest binary unit in which it is a whole number, so that
-// saving it again doesn't change it.
-func exactBytes(n int64) string {
-	names, i := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}, 0
-	for n > 0 && n%1024 == 0 && i < len(names)-1 {
-		n, i = n/1024, i+1
-	}
-	return strconv.FormatInt(n, 10) + " " + names[i]
-}
+func showSettings(q *request) error { return q.showSettings(http.StatusOK, typed{}, nil) }
 
-func showSettings(q *request) error { return q.showSettings(http.StatusOK, nil) }
-
-func (q *request) showSettings(status int, n *notice) error {
+// showSettings shows the settings, with a form that was refused or with a notice.
+func (q *request) showSettings(status int, t typed, n *notice) error {
 	p := q.place()
-	d := settingsData{Place: p, Typed: q.form, MayDelete: q.mayDelete(p)}
-	if n == nil || !n.Bad {
-		d.Typed = nil
+	d := settingsData{Place: p, Typed: t, MayDelete: q.mayDelete(p), MaySetQuota: q.may(auth.Operate, auth.Registry)}
+	if n == nil {
+		n = t.Notice()
 	}
 	if err := q.readSettings(&d); err != nil {
 		return err
@@ -230,7 +198,7 @@ func changeSettings(q *request) error {
 		_, err = run(q, api.CreateProtection, api.ProtectionNew{At: p.At(), Body: api.NewProtectionRule{Pattern: f.Get("pattern")}})
 	case "unprotect":
 		_, err = run(q, api.DeleteProtection, api.ProtectionItem{At: p.At(), UUID: f.Get("rule")})
-	case "role":
+	case "role", "add":
 		item, of := memberOf(p, f)
 		_, err = run(q, of.Change, api.RoleChange{RoleItem: item, Body: api.RoleForm{Role: f.Get("role")}})
 	case "remove":
@@ -241,7 +209,7 @@ func changeSettings(q *request) error {
 			PruneNamespace: p.whole(), DefaultsConfirmation: api.DefaultsConfirmation{Confirm: q.answer()}, Body: api.PruneSetting{UsesDefaults: f.Get("defaults") == "on"},
 		})
 		if list := warningsOf(err); len(list) > 0 {
-			return q.showSettings(http.StatusConflict, &notice{Bad: true, Text: "Not saved yet: " + strings.Join(policy.Sentences(list), "; ") + ".", Undo: &undo{
+			return q.showSettings(http.StatusConflict, typed{}, &notice{Bad: true, Text: "Not saved yet: " + strings.Join(policy.Sentences(list), "; ") + ".", Undo: &undo{
 				Action: p.Home("/-/settings"), Text: "Save it all the same",
 				Fields: []field{{"do", "defaults"}, {"defaults", f.Get("defaults")}, {"confirm", q.seen(list)}},
 			}})
@@ -273,7 +241,7 @@ func (q *request) refusedSettings(err error) error {
 	if status == 0 {
 		return err
 	}
-	return q.showSettings(status, noticeOf(err, ""))
+	return q.showSettings(status, q.typedForm(err, quotaFields), nil)
 }
 
 // memberOf returns the input that names the role of a form, and the operations on it.
@@ -287,65 +255,10 @@ func memberOf(p place, f url.Values) (api.RoleItem, api.RoleOperations) {
 	return item, api.UserRoles
 }
 
-// saveQuota gives a namespace a quota, or changes it.
-func (q *request) saveQuota(p place) error {
-	body, err := quotaForm(q.form)
-	if err != nil {
-		return err
-	}
-	if q.form.Get("quota") == "" {
-		_, err = run(q, api.CreateQuota, api.QuotaNew{At: p.At(), Body: body})
-		return err
-	}
-	item, err := quotaItem(p, q.form)
-	if err == nil {
-		_, err = run(q, api.ChangeQuota, api.QuotaChange{QuotaItem: item, Body: body})
-	}
-	return err
-}
-
-// quotaItem returns the quota that a form names.
-func quotaItem(p place, f url.Values) (api.QuotaItem, error) {
-	id, err := strconv.ParseInt(f.Get("quota"), 10, 64)
-	if err != nil {
-		return api.QuotaItem{}, formError("The form names no quota.")
-	}
-	return api.QuotaItem{At: p.At(), ID: id}, nil
-}
-
-// quotaForm reads a quota of a form, in which an empty field stands for no limit.
-func quotaForm(f url.Values) (body api.QuotaForm, err error) {
-	number := func(text string, bits int) int64 {
-		n, wrong := strconv.ParseInt(text, 10, bits)
-		if wrong != nil && err == nil {
-			err = formError("“" + clip(40, text) + "” is no whole number.")
-		}
-		return n
-	}
-	if text := strings.TrimSpace(f.Get("bytes")); text != "" {
-		body.Limit = &text
-	} else {
-		body.LimitBytes = new(int64)
-	}
-	body.LimitRepositories, body.LimitTags = new(int64), new(int64)
-	for name, limit := range map[string]*int64{"repositories": body.LimitRepositories, "tags": body.LimitTags} {
-		if text := strings.TrimSpace(f.Get(name)); text != "" {
-			*limit = number(text, 64)
-		}
-	}
-	body.Limits = []api.QuotaLimitForm{}
-	for _, kind := range []string{"Warning", "Reject"} {
-		for _, text := range strings.FieldsFunc(f.Get(kind), func(c rune) bool { return c == ',' || c == ' ' }) {
-			body.Limits = append(body.Limits, api.QuotaLimitForm{Type: kind, Threshold: int(number(strings.TrimSuffix(text, "%"), 32))})
-		}
-	}
-	return body, err
-}
-
 // deletePlace deletes a repository or a namespace if its name was typed.
 func (q *request) deletePlace(p place) error {
 	if strings.TrimSpace(q.form.Get("confirm")) != p.Name() {
-		return q.refusedSettings(formError("Not deleted: type the name " + clip(255, p.Name()) + " to confirm."))
+		return q.refusedSettings(fieldError{"confirm", "Not deleted: type the name " + clip(255, p.Name()) + " to confirm."})
 	}
 	var deleted api.Deleted
 	var err error

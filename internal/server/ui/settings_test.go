@@ -39,7 +39,7 @@ func TestSettingsOfRepository(t *testing.T) {
 	admin.send(t, path, url.Values{"do": {"protect"}, "pattern": {"^v<b>"}}).WantStatus(t, 303)
 	refused := string(admin.send(t, path, url.Values{"do": {"protect"}, "pattern": {"("}}).WantStatus(t, 400).Content)
 	want(t, refused, `role="alert"`, `name="pattern" value="("`)
-	want(t, string(admin.send(t, path, url.Values{"do": {"role"}, "name": {"nobody"}, "role": {"read"}}).WantStatus(t, 404).Content), `role="alert"`, `value="nobody"`)
+	want(t, string(admin.send(t, path, url.Values{"do": {"add"}, "name": {"nobody"}, "role": {"read"}}).WantStatus(t, 404).Content), `role="alert"`, `value="nobody"`)
 	admin.send(t, path, url.Values{"do": {"role"}, "who": {"account"}, "name": {"reader"}, "role": {"write"}}).WantStatus(t, 303)
 	page := admin.page(t, 200, path+"?done=saved")
 	want(t, page, `value="public" selected`, "^v&lt;b&gt;", "!^v<b>", ">reader<", `value="write" selected`, "Saved.")
@@ -84,6 +84,19 @@ func TestSettingsOfNamespace(t *testing.T) {
 	form.Set("do", "quota")
 	form.Set("bytes", "much")
 	want(t, string(r.send(t, path, form).WantStatus(t, 400).Content), "number and a unit", `value="much"`)
+	// The unit stays as somebody has typed it.
+	for _, typed := range []string{"10 GB", "1.5 TiB", "10 GiB", "750 MB", "1 B"} {
+		form.Set("bytes", strings.ReplaceAll(typed, " ", ""))
+		r.send(t, path, form).WantStatus(t, 303)
+		want(t, r.page(t, 200, path), `name="bytes" value="`+typed+`"`, " of "+typed+" (", "!This quota")
+	}
+	form.Set("Reject", "")
+	r.send(t, path, form).WantStatus(t, 303)
+	want(t, r.page(t, 200, path), "Pushes go on: nothing is refused, since no step refuses")
+	form.Set("bytes", "1GB")
+	r.send(t, path, form).WantStatus(t, 303)
+	want(t, r.page(t, 200, path), "This quota refuses nothing, since no step refuses: it only sends notices")
+	form.Set("Reject", "100")
 	form.Set("bytes", "")
 	form.Set("tags", "100")
 	r.send(t, path, form).WantStatus(t, 303)
@@ -103,6 +116,8 @@ func TestSettingsOfNamespace(t *testing.T) {
 	r.send(t, path, url.Values{"do": {"defaults"}, "defaults": {"off"}}).WantStatus(t, 303)
 	want(t, r.page(t, 200, path), "refuses the registry's default policies")
 	want(t, r.page(t, 200, "/ui/namespaces/acme/-/policies"), "default policies don't apply here")
+	want(t, string(r.send(t, path, url.Values{"do": {"quota"}, "tags": {"five"}, "bytes": {"1.25GB"}, "quota": form["quota"]}).WantStatus(t, 400).Content),
+		`id="wrong-quota-tags"`, `aria-describedby="wrong-quota-tags"`, `value="five"`, `value="1.25GB"`)
 	for name, text := range map[string]string{"repositories": "five", "Warning": "many%", "quota": "x"} {
 		bad := url.Values{"do": {"quota"}, "repositories": {"5"}, "Warning": {"70"}, "quota": form["quota"]}
 		bad.Set(name, text)
