@@ -19,7 +19,7 @@ const manifestPath = "/ui/repositories/{repository}/-/manifests/{digest}"
 func (u *UI) addImages() {
 	u.add(manifestPath, showManifest, nil)
 	u.add(manifestPath+"/raw", sendManifest, nil)
-	u.add(tagPath, func(q *request) error { return q.showTag(nil) }, changeTag)
+	u.add(tagPath, func(q *request) error { return q.showTag(http.StatusOK, typed{}, nil) }, changeTag)
 	u.add("/ui/repositories/{repository}/-/history", func(q *request) error { return q.showHistory(nil) }, changeHistory)
 }
 

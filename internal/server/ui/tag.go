@@ -24,9 +24,12 @@ type tagInfo struct {
 	Expires     time.Time
 }
 
-// showTag shows a tag and its history, with a notice about what a form has done. A tag that was
-// deleted has a page as long as the audit log knows it.
-func (q *request) showTag(n *notice) error {
+// showTag shows a tag and its history, with a form that was refused, or a notice about what a form has
+// done. A tag that was deleted has a page as long as the audit log knows it.
+func (q *request) showTag(status int, refused typed, n *notice) error {
+	if n == nil {
+		n = refused.Notice()
+	}
 	repository, name := q.repository(), q.values["tag"]
 	d := struct {
 		Repository, Action string
@@ -35,8 +38,10 @@ func (q *request) showTag(n *notice) error {
 		Pages              pages
 		Clients            []client
 		MayDelete          bool
-		Plot               *plot // of pulls, nil if there is nothing to show
-	}{Repository: repository, Action: link(tagPath, repository, name), MayDelete: q.mayDelete(place{repository: repository})}
+		Seen               string     // what the page shows that the tag points to: a digest, or none
+		Change             tagChanges // of a tag that exists
+		Plot               *plot      // of pulls, nil if there is nothing to show
+	}{Seen: "none", Repository: repository, Action: link(tagPath, repository, name), MayDelete: q.mayDelete(place{repository: repository})}
 	found, missing := run(q, api.GetTag, tagItem(repository, name))
 	if missing != nil && statusOf(missing) != http.StatusNotFound {
 		return missing
@@ -55,6 +60,7 @@ func (q *request) showTag(n *notice) error {
 			t.Expires = time.Unix(t.EndTS, 0)
 		}
 		d.Clients = q.clients(pullOf(repository, found))
+		d.Seen, d.Change = found.ManifestDigest.String(), q.tagChanges(repository, t, refused)
 		var err error
 		if d.Plot, err = pullPlot(q, api.GetTagHistory, api.TagHistory{TagItem: tagItem(repository, name), HistoryDays: lastDays}); err != nil {
 			return err
@@ -69,7 +75,7 @@ func (q *request) showTag(n *notice) error {
 	}
 	d.History = historyList{Repository: repository, Rows: history}
 	for i := range history {
-		history[i].Action = d.Action
+		history[i].Action, history[i].Seen = d.Action, d.Seen
 		if d.Tag != nil && history[i].ManifestDigest == found.ManifestDigest {
 			history[i].MayRestore = false
 		}
@@ -84,65 +90,13 @@ func (q *request) showTag(n *notice) error {
 	p.Data = d
 	p.Same = []same{
 		command("purser tag show %s:%s", repository, name), command("purser tag delete %s:%s", repository, name),
+		command("purser tag move %s:%s DIGEST", repository, name), command("purser tag expire %s:%s --in 2w", repository, name),
 		command("purser tag restore %s:%s DIGEST", repository, name),
-		call("GET", apiPath("/repository/%s/tag/%s", repository, name)),
+		call("GET", apiPath("/repository/%s/tag/%s", repository, name)), call("PUT", apiPath("/repository/%s/tag/%s", repository, name)),
 		call("GET", apiPath("/repository/%s/tag/%s/pull_statistics/history", repository, name)),
 		call("GET", apiPath("/repository/%s/tag", repository)+"?onlyActiveTags=false&specificTag="+name),
 	}
-	return q.show("tag", p)
-}
-
-// changeTag deletes a tag, or points it to a manifest that it had before.
-func changeTag(q *request) error {
-	repository, name := q.repository(), q.values["tag"]
-	if q.form.Get("do") == "restore" {
-		return q.showTag(q.restoreTag(repository, name, q.form.Get("digest")))
-	}
-	before, err := q.digestOf(repository, name)
-	if err == nil {
-		_, err = run(q, api.DeleteTag, api.TagDeletion{TagItem: tagItem(repository, name)})
-	}
-	if err != nil {
-		if statusOf(err) == 0 {
-			return err
-		}
-		return q.showTag(&notice{Bad: true, Text: "The tag was not deleted. " + sentence(err.Error())})
-	}
-	n := &notice{Text: "The tag was deleted. Garbage collection keeps its image for a while, so it can be restored."}
-	if before != "" {
-		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "restore"}, {"digest", before}}}
-	}
-	return q.showTag(n)
-}
-
-// digestOf returns the digest of the manifest to which a tag points, "" if there is no such tag.
-func (q *request) digestOf(repository, tag string) (string, error) {
-	t, err := run(q, api.GetTag, tagItem(repository, tag))
-	if statusOf(err) == http.StatusNotFound {
-		err = nil
-	}
-	return t.ManifestDigest.String(), err
-}
-
-// restoreTag points a tag to a manifest that it had before, and returns what the page says of it.
-func (q *request) restoreTag(repository, tag, digest string) *notice {
-	before, err := q.digestOf(repository, tag)
-	if err == nil {
-		in := api.TagRestoration{TagItem: tagItem(repository, tag)}
-		if in.Body.ManifestDigest, err = digestIn("body.manifest_digest", digest); err == nil {
-			_, err = run(q, api.RestoreTag, in)
-		}
-	}
-	if err != nil {
-		_, text := messageOf(q.Context(), err)
-		return &notice{Bad: true, Text: tag + " was not restored. " + sentence(text)}
-	}
-	n := &notice{Text: tag + " points to " + shortDigest(digest) + " again."}
-	n.Undo = &undo{link(tagPath, repository, tag), "Undo", []field{{"do", "delete"}}}
-	if before != "" {
-		n.Undo.Fields = []field{{"do", "restore"}, {"digest", before}}
-	}
-	return n
+	return q.showStatus(status, "tag", p)
 }
 
 // historyList is a list of what tags point to, and what they pointed to before.
@@ -157,6 +111,7 @@ type historyRow struct {
 	api.ListedTag
 
 	Action, Kind, Ended string
+	Seen                string // what the tag points to as the page shows it, "" if the page doesn't know
 	Since, Until        time.Time
 	MayRestore          bool // there is something to restore
 }
@@ -208,6 +163,9 @@ func (q *request) showHistory(n *notice) error {
 	}
 	for i := range rows {
 		rows[i].Action = action
+		if d, known := now[rows[i].Name]; known {
+			rows[i].Seen = d.String()
+		}
 		rows[i].MayRestore = rows[i].MayRestore && now[rows[i].Name] != rows[i].ManifestDigest
 	}
 	p := q.repositoryPage(repository, "/-/history")
@@ -226,5 +184,11 @@ func (q *request) showHistory(n *notice) error {
 
 // changeHistory restores a former state of a tag.
 func changeHistory(q *request) error {
-	return q.showHistory(q.restoreTag(q.repository(), q.form.Get("tag"), q.form.Get("digest")))
+	tag := q.form.Get("tag")
+	n, err := q.restoreTag(q.repository(), tag, q.form.Get("digest"), api.SeenTag{IfDigest: q.form.Get("seen")})
+	if err != nil {
+		_, text := messageOf(q.Context(), err)
+		n = &notice{Bad: true, Text: clip(128, tag) + " was not restored. " + sentence(text)}
+	}
+	return q.showHistory(n)
 }

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // typed is a form that the registry refused. The page shows it again as it was typed, with the reason
@@ -15,6 +16,8 @@ type typed struct {
 	form  url.Values
 	field string // that was refused, "" if nobody knows
 	why   string
+
+	expires time.Time // the date of a tag that the form means, which is to be confirmed; zero: none
 }
 
 // fault is why a field was refused. ID is that of the element with the reason.
@@ -101,7 +104,7 @@ func (t typed) Mark(do, name string) template.HTMLAttr {
 // Notice returns what stands at the top of the page.
 func (t typed) Notice() *notice {
 	switch {
-	case t.form == nil:
+	case t.form == nil, !t.expires.IsZero():
 		return nil
 	case t.field != "":
 		return &notice{Bad: true, Text: "Nothing was changed: a field below says why."}
