@@ -92,6 +92,28 @@ type ReferrerList struct {
 	NextPage  string           `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
+// UntaggedManifest is a manifest to which no tag points.
+type UntaggedManifest struct {
+	Digest         oci.Digest  `json:"digest"`
+	IsManifestList bool        `json:"is_manifest_list"`
+	MediaType      string      `json:"media_type"`
+	ArtifactType   string      `json:"artifact_type,omitempty"`
+	Platforms      []string    `json:"platforms,omitempty" nullable:"false" doc:"For an index of up to 64 KiB" example:"linux/amd64"`
+	Size           int64       `json:"size" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests"`
+	PushedAt       time.Time   `json:"pushed_at"`
+	Index          *oci.Digest `json:"index,omitempty" doc:"One of the indexes that list it, so that it can't be deleted. Missing: none does"`
+	Subject        *oci.Digest `json:"subject,omitempty" doc:"The manifest that it signs, lists or describes. Missing: it has no subject, or the repository hasn't got that"`
+}
+
+// UntaggedList is a page of untagged manifests.
+type UntaggedList struct {
+	Manifests []UntaggedManifest `json:"manifests" nullable:"false" doc:"In the order of their digests"`
+	NextPage  string             `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+}
+
+// Entries implements Page.
+func (l UntaggedList) Entries() ([]UntaggedManifest, string) { return l.Manifests, l.NextPage }
+
 // ImageManifests are the manifests that an image's id stands for.
 type ImageManifests struct {
 	Digests []oci.Digest `json:"digests" nullable:"false" doc:"Up to 100 manifests"`
@@ -141,6 +163,16 @@ type (
 		InRepository
 		Beginning string `path:"beginning" doc:"The first hexadecimal digits of the digest, at least 6, with or without sha256: before them" example:"sha256:3f2a1b"`
 	}
+	UntaggedQuery struct {
+		InRepository
+		NextPage string `query:"next_page" doc:"The next_page of the page before"`
+		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
+	}
+	ManifestDeletion struct {
+		ManifestItem
+		Untagged bool `query:"untagged" doc:"Only if no tag points to it: otherwise 409"`
+		Override bool `query:"override_holds" doc:"Delete it even if it is deployed"`
+	}
 	ImageItem struct {
 		InRepository
 		Image oci.Digest `path:"image" doc:"The image's id: the digest of its configuration"`
@@ -170,5 +202,17 @@ var (
 		Summary: "Find manifests by an image's id", Errors: []int{http.StatusNotFound},
 		Description: "Docker, containerd and CRI-O know images on a machine by the digest of their configuration, or of their manifest. " +
 			"The answer is empty if the repository has no such manifest.",
+	}
+	ListUntagged = Operation[UntaggedQuery, UntaggedList]{
+		ID: "listUntaggedManifests", Method: http.MethodGet, Path: "/repository/{repository}/untagged", Tag: "manifest", Access: auth.Pull,
+		Summary: "List the manifests without tags", Errors: []int{http.StatusNotFound},
+		Description: "Lists the manifests to which no tag points. An index may list them, or they refer to a subject; the others are deleted by garbage " +
+			"collection when it reviews them. A page examines 2000 manifests at most, so it may be short, even empty, and have a next one.",
+	}
+	DeleteManifest = Operation[ManifestDeletion, None]{
+		ID: "deleteRepoManifest", Method: http.MethodDelete, Path: "/repository/{repository}/manifest/{digest}", Tag: "manifest", Access: auth.Delete,
+		Summary: "Delete a manifest", Status: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
+		Description: "Deletes a manifest at once, with its tags, unless untagged is given. It can't be restored, only pushed again. A manifest that an index lists stays, as " +
+			"does one whose tag is protected, or that a reporter holds unless override_holds is given: 409.",
 	}
 )

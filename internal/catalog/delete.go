@@ -26,6 +26,8 @@ const (
 	// OverrideHolds makes DeleteTag and DeleteManifest delete what a reporter holds (see package
 	// hold).
 	OverrideHolds TagOption = 3
+	// OnlyUntagged makes DeleteManifest refuse a manifest to which a tag points.
+	OnlyUntagged TagOption = 4
 	// KeepTag makes PointTag and RestoreTag refuse to move a tag to another manifest.
 	KeepTag TagOption = 2
 )
@@ -155,13 +157,18 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, ve
 
 // DeleteManifest deletes a manifest and the tags that point to it. The error is DENIED with
 // status 409 if an index lists the manifest (the error names the index), if a rule protects one of
-// the tags, or if the manifest is held. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// the tags, if the manifest is held, or if it has a tag and the option OnlyUntagged is given. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest, options ...TagOption) error {
-	overrideHolds := slices.Contains(options, OverrideHolds)
+	overrideHolds, untagged := slices.Contains(options, OverrideHolds), slices.Contains(options, OnlyUntagged)
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting manifest %s of %s", d, path), drop: c.cache.dropAll,
 		run: func(ctx context.Context, r repository) error {
-			return c.deleteManifest(ctx, r, path, d, c.rules(), overrideHolds)
+			err := c.deleteManifest(ctx, r, path, d, c.rules(), overrideHolds, untagged)
+			if untagged && errors.Is(err, tagsChanged) {
+				return oci.Errorf(oci.Denied, "manifest %s of %s has a tag now, so it stays", d, path).
+					WithStatus(http.StatusConflict).WithDetail(map[string]string{"name": path, "digest": d.String()})
+			}
+			return err
 		},
 		answer: func(ctx context.Context, r repository, why refusal) error {
 			switch why {
@@ -192,9 +199,12 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest,
 //
 // The last guard looks for holds of the manifest, and of the images that the names of its tags
 // refer to. It stores the reporters for the audit log, as the guard before stores the tags.
-func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection.Rules, overrideHolds bool) error {
+func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection.Rules, overrideHolds, untagged bool) error {
 	var deletable []string // nil: every tag
-	if rules.Apply(r.namespace, r.id) {
+	switch {
+	case untagged:
+		deletable = []string{}
+	case rules.Apply(r.namespace, r.id):
 		var err error
 		if deletable, err = c.unprotectedTags(ctx, r, path, d, rules); err != nil {
 			return err

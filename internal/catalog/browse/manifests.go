@@ -94,6 +94,120 @@ func (b *Browser) DescribeManifest(ctx context.Context, path string, d oci.Diges
 	return m, nil
 }
 
+// maxExamined is how many manifests one call of UntaggedManifests examines.
+const maxExamined = 2000
+
+// UntaggedManifest is a manifest to which no tag points.
+type UntaggedManifest struct {
+	TagInfo             // without a name; PushedAt is when the manifest was pushed
+	Index   *oci.Digest // one of the indexes that list it, nil: none does
+	Subject *oci.Digest // that it refers to, if the repository has that
+}
+
+// UntaggedManifests lists manifests of a repository to which no tag points, in the order of their
+// digests, up to `limit` of those after the digest `after`. It examines maxExamined manifests, so the list may be
+// short although more follow: then it returns the digest after which the next page begins, else the zero
+// digest. Error: NAME_UNKNOWN. Its SQL looks rows up by a range of one value in the order of the only
+// index that has this order, as that of DescribeManifest does.
+func (b *Browser) UntaggedManifests(ctx context.Context, path string, after oci.Digest, limit int) (list []UntaggedManifest, next oci.Digest, err error) {
+	r, err := b.lookUp(ctx, path)
+	if err != nil {
+		return nil, next, err
+	}
+	type examined struct {
+		foundTag
+		digest []byte
+		tagged bool
+	}
+	from := after.Bytes()
+	if from == nil {
+		from = []byte{} // which is before all digests
+	}
+	rows, err := b.db.Pool.Query(ctx, `
+		SELECT m.id, m.digest, m.created_at, (
+				SELECT name FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT 1) IS NOT NULL
+		FROM (
+			SELECT id, digest, created_at FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest > $3 ORDER BY digest LIMIT $4) m
+		ORDER BY m.digest`, r.namespace, r.id, from, maxExamined+1)
+	if err != nil {
+		return nil, next, fmt.Errorf("listing untagged manifests of %s: %w", path, err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e examined, err error) {
+		err = row.Scan(&e.manifest, &e.digest, &e.pushed, &e.tagged)
+		return e, err
+	})
+	if err != nil {
+		return nil, next, fmt.Errorf("listing untagged manifests of %s: %w", path, err)
+	}
+	var found []foundTag
+	for i, e := range all {
+		if i == maxExamined || len(found) == limit {
+			if next, err = oci.DigestFromBytes(all[i-1].digest); err != nil {
+				return nil, next, err
+			}
+			break
+		}
+		if !e.tagged {
+			found = append(found, e.foundTag)
+		}
+	}
+	list, err = b.untaggedInfos(ctx, r, found)
+	if err != nil {
+		return nil, next, fmt.Errorf("listing untagged manifests of %s: %w", path, err)
+	}
+	return list, next, nil
+}
+
+// untaggedInfos describes manifests, and says which index lists each, and to which subject it refers.
+func (b *Browser) untaggedInfos(ctx context.Context, r repository, found []foundTag) ([]UntaggedManifest, error) {
+	infos, err := b.tagInfos(ctx, r, found)
+	if err != nil || len(infos) == 0 {
+		return nil, err
+	}
+	digests, list := make([][]byte, len(infos)), make([]UntaggedManifest, len(infos))
+	for i, info := range infos {
+		digests[i], list[i].TagInfo = info.Digest.Bytes(), info
+	}
+	rows, err := b.db.Pool.Query(ctx, `
+		SELECT want.nth, (
+				SELECT above.digest FROM (
+					SELECT parent_id FROM manifest_references
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = m.id ORDER BY parent_id LIMIT 1) x
+				CROSS JOIN LATERAL (
+					SELECT digest FROM manifests
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN x.parent_id AND x.parent_id ORDER BY id LIMIT 1) above),
+			(SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = m.subject_digest)
+		FROM unnest($3::bytea[]) WITH ORDINALITY AS want (digest, nth)
+		CROSS JOIN LATERAL (
+			SELECT id, subject_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest OFFSET 0) m`, r.namespace, r.id, digests)
+	if err != nil {
+		return nil, err
+	}
+	var nth int
+	var index, subject []byte
+	_, err = pgx.ForEachRow(rows, []any{&nth, &index, &subject}, func() error {
+		for _, of := range []struct {
+			raw []byte
+			to  **oci.Digest
+		}{{index, &list[nth-1].Index}, {subject, &list[nth-1].Subject}} {
+			if of.raw == nil {
+				continue
+			}
+			d, err := oci.DigestFromBytes(of.raw)
+			if err != nil {
+				return err
+			}
+			*of.to = &d
+		}
+		return nil
+	})
+	return list, err
+}
+
 // maxOfImage is how many manifests ManifestsOfImage returns at most.
 const maxOfImage = 100
 

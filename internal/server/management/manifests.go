@@ -32,6 +32,36 @@ func (a *API) addManifests() {
 	})
 	serve(a, api.FindShortDigest, a.findShortDigest)
 	serve(a, api.ListReferrers, a.listReferrers)
+	serve(a, api.ListUntagged, a.listUntagged)
+	serve(a, api.DeleteManifest, func(ctx context.Context, in *api.ManifestDeletion) (*api.None, error) {
+		options := overridingHolds(in.Override)
+		if in.Untagged {
+			options = append(options, catalog.OnlyUntagged)
+		}
+		return nil, a.catalog.DeleteManifest(ctx, in.Repository, in.Digest, options...)
+	})
+}
+
+func (a *API) listUntagged(ctx context.Context, in *api.UntaggedQuery) (*api.UntaggedList, error) {
+	var after oci.Digest
+	if _, err := parseCursor(in.NextPage, "untagged", &after); err != nil {
+		return nil, err
+	}
+	found, next, err := a.browser.UntaggedManifests(ctx, in.Repository, after, min(in.Limit, 100))
+	if err != nil {
+		return nil, err
+	}
+	out := &api.UntaggedList{Manifests: make([]api.UntaggedManifest, 0, len(found))}
+	for _, m := range found {
+		out.Manifests = append(out.Manifests, api.UntaggedManifest{
+			Digest: m.Digest, IsManifestList: m.IsIndex, MediaType: m.MediaType, ArtifactType: m.ArtifactType, Platforms: m.Platforms,
+			Size: m.Size, PushedAt: m.PushedAt, Index: m.Index, Subject: m.Subject,
+		})
+	}
+	if next != (oci.Digest{}) {
+		out.NextPage = cursor("untagged", next)
+	}
+	return out, nil
 }
 
 func (a *API) findShortDigest(ctx context.Context, in *api.ShortDigestItem) (*api.ShortManifests, error) {

@@ -32,7 +32,7 @@ func (q *request) repositoryPage(repository, current string) page {
 
 // repositoryTabs are the pages of each repository, with their paths below it.
 var repositoryTabs = []placeTab{
-	{"", "Tags", 0}, {"/-/history", "History", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/settings", "Settings", auth.Maintain},
+	{"", "Tags", 0}, {"/-/untagged", "Untagged", 0}, {"/-/history", "History", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/settings", "Settings", auth.Maintain},
 }
 
 func showRepository(q *request) error { return q.showTags(nil) }

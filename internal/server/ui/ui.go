@@ -210,6 +210,7 @@ func (u *UI) addRoutes() {
 	u.add("/ui/repositories/{repository}", showRepository, nil)
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
 	u.addPattern()
+	u.addUntagged()
 	u.addImages()
 	u.addPolicies()
 	u.addRuns()
