@@ -90,24 +90,39 @@ func (a *API) login(w http.ResponseWriter, r *http.Request) error {
 		}
 		c = credentials{form.Get("username"), form.Get("password"), form.Get("next")}
 	}
-	p, err := a.control.Login(r.Context(), c.Username, c.Password, server.ClientAddress(r.RemoteAddr))
+	account, err := a.open(w, r, c)
 	if err != nil {
-		return err
-	}
-	if !p.MayRefresh() {
-		return oci.Errorf(oci.Denied, "browsers log in with the password of a person's account, not with a token or a robot's secret")
-	}
-	if err := a.control.OpenSession(w, r, p.Name, "password", p.Proof()); err != nil {
-		return err
+		return &refusedLogin{err, c}
 	}
 	next := localPath(c.Next, a.home)
 	if contentType(r) == jsonType {
-		return writeJSON(w, map[string]string{"account": p.Name, "next": next})
+		return writeJSON(w, map[string]string{"account": account, "next": next})
 	}
 	w.Header().Set("Location", next)
 	w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
+
+// open begins a session for credentials, and returns the name of its account.
+func (a *API) open(w http.ResponseWriter, r *http.Request, c credentials) (account string, err error) {
+	p, err := a.control.Login(r.Context(), c.Username, c.Password, server.ClientAddress(r.RemoteAddr))
+	if err != nil {
+		return "", err
+	}
+	if !p.MayRefresh() {
+		return "", oci.Errorf(oci.Denied, "browsers log in with the password of a person's account, not with a token or a robot's secret")
+	}
+	return p.Name, a.control.OpenSession(w, r, p.Name, "password", p.Proof())
+}
+
+// refusedLogin is an error of a log-in with what was typed, so that the page can keep it.
+type refusedLogin struct {
+	error
+	typed credentials
+}
+
+// Unwrap returns the error.
+func (e *refusedLogin) Unwrap() error { return e.error }
 
 // logout ends the browser's session. It answers a form with a redirection, and other clients
 // with 204.

@@ -3,6 +3,7 @@ package login_test
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -98,6 +99,9 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// typedName is the name that the page shows again.
+var typedName = regexp.MustCompile(`value="[^"]*"`)
+
 // TestRefusedSessions: wrong and unsuitable credentials begin no session. The answer doesn't say
 // whether the account exists, and many wrong ones are refused unchecked.
 func TestRefusedSessions(t *testing.T) {
@@ -122,7 +126,21 @@ func TestRefusedSessions(t *testing.T) {
 	wrong := try("ann", "wrong").WantStatus(t, 401)
 	for _, name := range []string{"nobody", "off", "acme+robot"} {
 		a := try(name, "password-of-"+name).WantStatus(t, 401)
-		a.Text(t, string(wrong.Content))
+		// The page has the name as it was typed, and nothing else tells one from the other.
+		if text := typedName.ReplaceAllString(string(a.Content), `value="ann"`); text != string(wrong.Content) {
+			t.Errorf("the answer to %s is %s", name, a.Content)
+		}
+	}
+	form := url.Values{"username": {`an"n`}, "password": {"wrong"}, "next": {"/ui/repositories?q=a"}}
+	kept := r.Do(t, "POST", "/auth/login", form.Encode(), "Content-Type", "application/x-www-form-urlencoded").WantStatus(t, 401)
+	for _, text := range []string{`value="an&#34;n"`, `name="next" value="/ui/repositories?q=a"`, `required autofocus aria-describedby="problem"`} {
+		if !strings.Contains(string(kept.Content), text) {
+			t.Errorf("after a wrong password, the page lacks %s:\n%s", text, kept.Content)
+		}
+	}
+	form.Set("next", "//evil.example")
+	if kept := r.Do(t, "POST", "/auth/login", form.Encode(), "Content-Type", "application/x-www-form-urlencoded"); strings.Contains(string(kept.Content), "evil") || strings.Contains(string(kept.Content), "wrong\"") {
+		t.Errorf("the page has kept too much:\n%s", kept.Content)
 	}
 	try("ann", personal).WantStatus(t, 403) // a session would have all rights of the account
 	// A page of another site can't log its visitor in.

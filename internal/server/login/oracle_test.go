@@ -116,7 +116,7 @@ var rules = []rule{
 	{"POST", `^/repository/\{repository\}/tags/expire$`, []string{"push"}},
 	{"POST", `^/repository/\{repository\}/tags/delete$`, []string{"delete"}},
 	{"POST", `^/repository/\{repository\}/tags/restore$`, []string{"maintain"}},
-	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\})?$`, []string{"delete"}},
+	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\}|/manifest/\{digest\})?$`, []string{"delete"}},
 	{"POST", `/tag/\{tag\}/restore$`, []string{"maintain", "delete"}},
 	{".*", `^/(organization/\{orgname\}|repository/\{repository\}|user)/(autoprunepolicy|tagprotection)(/|$)`, []string{"maintain"}},
 	{".*", `^/(organization/\{orgname\}|repository/\{repository\}|user)/(aggregatelogs|logs)(/|$)`, []string{"admin"}},

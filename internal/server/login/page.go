@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"errors"
 	"html/template"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -37,6 +39,7 @@ type page struct {
 	// address of the button of the provider, "" for none, and OIDCName the provider's name.
 	Form           bool
 	Next           string
+	Username       string // as somebody has typed it before a log-in that was refused
 	OIDC, OIDCName string
 }
 
@@ -45,11 +48,21 @@ func (a *API) showLogin(w http.ResponseWriter, r *http.Request) error {
 	if err := a.control.CheckBrowser(r); err != nil {
 		return err
 	}
-	return a.write(w, r, http.StatusOK, a.page(r, ""))
+	return a.write(w, r, http.StatusOK, a.page(r, "", nil))
 }
 
-// page returns the page with a problem, which may be "".
-func (a *API) page(r *http.Request, problem string) page {
+// maxName is how much of a name that was typed the page shows again, in characters.
+const maxName = 255
+
+func clip(name string) string {
+	if text := []rune(strings.ToValidUTF8(name, "")); len(text) > maxName {
+		return string(text[:maxName])
+	}
+	return strings.ToValidUTF8(name, "")
+}
+
+// page returns the page with a problem, which may be "", and with what was typed before it, nil for nothing.
+func (a *API) page(r *http.Request, problem string, typed *credentials) page {
 	p := page{Style: template.CSS(pageStyle), Problem: problem} //nolint:gosec // it is a constant
 	if principal := server.Observed(r.Context()).Principal; principal.Session() != "" && problem == "" {
 		p.Account = principal.Name
@@ -58,8 +71,11 @@ func (a *API) page(r *http.Request, problem string) page {
 	if p.Form = a.control.CheckBrowser(r) == nil; !p.Form {
 		return p
 	}
-	if next := localPath(r.URL.Query().Get("next"), ""); next != "" && r.URL.Path == "/auth/login" {
-		p.Next = next
+	if r.URL.Path == "/auth/login" {
+		p.Next = localPath(r.URL.Query().Get("next"), "")
+	}
+	if typed != nil {
+		p.Username, p.Next = clip(typed.Username), localPath(typed.Next, "")
 	}
 	if a.oidc != nil {
 		p.OIDC, p.OIDCName = "/auth/oidc/login", a.oidcName
@@ -79,7 +95,11 @@ func (a *API) failPage(w http.ResponseWriter, r *http.Request, err error) {
 	if text == "" {
 		text = e.Code.Message()
 	}
-	if err := a.write(w, r, e.HTTPStatus(), a.page(r, text)); err != nil {
+	var typed *credentials
+	if refused, ok := errors.AsType[*refusedLogin](err); ok {
+		typed = &refused.typed
+	}
+	if err := a.write(w, r, e.HTTPStatus(), a.page(r, text, typed)); err != nil {
 		a.server.Warn(r.Context(), "writing the log-in page", err)
 	}
 }

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -15,6 +14,11 @@ func (u *UI) addAccounts() {
 	u.add("/ui/accounts", func(q *request) error { return q.showAccounts(nil, nil) }, changeAccounts)
 	u.add("/ui/account", func(q *request) error { return q.showAccount(nil, nil) }, changeAccount)
 	u.addMembership()
+}
+
+// accountFields are the names of the forms' fields by the API's members.
+var accountFields = map[string]string{
+	"username": "name", "directory_name": "entry", "current_password": "current", "expires_at": "expires",
 }
 
 // noAccounts is what pages about accounts say in a registry without access control.
@@ -37,7 +41,9 @@ func (q *request) showAccounts(n *notice, made *secret) error {
 		Made           *secret
 		Users          []api.UserView
 		Pages          pages
+		Typed          typed
 	}
+	d.Typed = q.refused
 	if q.open() {
 		d.Off = noAccounts
 	} else {
@@ -63,7 +69,7 @@ func changeAccounts(q *request) error {
 	yes, no := true, false
 	change := func(form api.UserChangeForm, text string, made *secret) error {
 		if _, err := run(q, api.ChangeUser, api.UserChange{UserItem: item, Body: form}); err != nil {
-			return q.showAccounts(failure(err), nil)
+			return q.showAccounts(q.refuse(err, accountFields), nil)
 		}
 		return q.showAccounts(&notice{Text: text}, made)
 	}
@@ -75,7 +81,7 @@ func changeAccounts(q *request) error {
 		form := api.NewUserForm{Username: name, Email: strings.TrimSpace(q.form.Get("email")), Superuser: q.form.Get("superuser") == "true"}
 		made, err := run(q, api.CreateUser, api.UserNew{Body: form})
 		if err != nil {
-			return q.showAccounts(failure(err), nil)
+			return q.showAccounts(q.refuse(namedError(err, "name"), accountFields), nil)
 		}
 		return q.showAccounts(&notice{Text: "The account " + name + " was created."}, password(made.Password))
 	case "enable":
@@ -96,7 +102,7 @@ func changeAccounts(q *request) error {
 		return q.rebind(item)
 	case "delete":
 		if _, err := run(q, api.DeleteUser, item); err != nil {
-			return q.showAccounts(failure(err), nil)
+			return q.showAccounts(q.refuse(err, accountFields), nil)
 		}
 		return q.showAccounts(&notice{Text: "The account " + name + " was deleted. Its namespaces and repositories stay."}, nil)
 	}
@@ -106,7 +112,7 @@ func changeAccounts(q *request) error {
 // showEnded says, after a text, which log-ins of an account have ended.
 func (q *request) showEnded(text string, ended api.LogInsEnded, err error) error {
 	if err != nil {
-		return q.showAccounts(failure(err), nil)
+		return q.showAccounts(q.refuse(err, accountFields), nil)
 	}
 	return q.showAccounts(&notice{Text: fmt.Sprintf("%s log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
 		text, ended.Sessions, ended.RefreshTokens, ended.PersonalTokens)}, nil)
@@ -134,10 +140,12 @@ func (q *request) showAccount(n *notice, made *secret) error {
 		Tokens    []api.TokenView
 		Sessions  []api.SessionView
 		Made      *secret
+		Typed     typed
+		Limits    limitFields // of a new token, as somebody has typed them
 
 		TokenPages, SessionPages, NamespacePages pages
 	}
-	d.Name, d.Made = q.account(), made
+	d.Name, d.Made, d.Typed, d.Limits = q.account(), made, q.refused, tokenLimits(q.refused)
 	if q.open() {
 		d.Off = noAccounts
 	} else {
@@ -178,7 +186,7 @@ func changeAccount(q *request) error {
 		}
 	case "password":
 		if q.form.Get("password") != q.form.Get("again") {
-			return q.showAccount(&notice{Bad: true, Text: "The two new passwords differ."}, nil)
+			return q.showAccount(q.refuse(fieldError{"again", "The two new passwords differ."}, nil), nil)
 		}
 		next := q.form.Get("password")
 		form := api.OwnChangeForm{Password: &next, CurrentPassword: q.form.Get("current")}
@@ -194,7 +202,7 @@ func changeAccount(q *request) error {
 	default:
 		return q.showAccount(&notice{Bad: true, Text: "The form doesn't say what to do."}, nil)
 	}
-	return q.showAccount(failure(err), nil)
+	return q.showAccount(q.refuse(err, accountFields), nil)
 }
 
 // endOthers ends all log-ins of the account but that of the request.
@@ -203,7 +211,7 @@ func (q *request) endOthers() error {
 	for next := ""; ; {
 		list, err := run(q, api.ListSessions, api.Paging{NextPage: next})
 		if err != nil {
-			return q.showAccount(failure(err), nil)
+			return q.showAccount(q.refuse(err, accountFields), nil)
 		}
 		for _, s := range list.Sessions {
 			if s.Current {
@@ -211,7 +219,7 @@ func (q *request) endOthers() error {
 			}
 			// A log-in that has ended meanwhile is none to end.
 			if _, err := run(q, api.EndSession, api.SessionItem{ID: s.ID}); err != nil && statusOf(err) != http.StatusNotFound {
-				return q.showAccount(failure(err), nil)
+				return q.showAccount(q.refuse(err, accountFields), nil)
 			}
 			ended++
 		}
@@ -225,13 +233,13 @@ func (q *request) endOthers() error {
 func (q *request) createToken() error {
 	l, err := q.limits()
 	if err != nil {
-		return q.showAccount(failure(err), nil)
+		return q.showAccount(q.refuse(err, accountFields), nil)
 	}
 	made, err := run(q, api.CreateToken, api.TokenNew{Body: api.NewTokenForm{
 		Title: strings.TrimSpace(q.form.Get("title")), Repositories: l.repositories, Actions: l.actions, ExpiresAt: l.end,
 	}})
 	if err != nil {
-		return q.showAccount(failure(err), nil)
+		return q.showAccount(q.refuse(err, accountFields), nil)
 	}
 	return q.showAccount(&notice{Text: "The token was made."}, &secret{made.Token.Title, "token", made.Token.Code, "docker login -u " + q.account() + " " + q.registryAddress().Host})
 }
@@ -262,6 +270,12 @@ func (q *request) typedLimits() limitFields {
 // none says whether a limit allows nothing. Nil is no limit.
 func none(list []string) bool { return list != nil && len(list) == 0 }
 
+// tokenLimits returns the limits of a form for a token that was refused.
+func tokenLimits(t typed) limitFields {
+	return limitFields{strings.Fields(t.Value("token", "repositories", "")), t.Values("token", "action"),
+		t.Checked("token", "no-repositories", false), t.Checked("token", "no-actions", false)}
+}
+
 // limits reads the limits of a form, which has boxes of their own for lists that allow nothing.
 func (q *request) limits() (l limits, err error) {
 	l.actions, l.repositories = q.form["action"], strings.Fields(q.form.Get("repositories"))
@@ -281,7 +295,7 @@ func (q *request) limits() (l limits, err error) {
 	if text := q.form.Get("expires"); text != "" {
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			return l, errors.New(text + " is not a day like 2026-03-05")
+			return l, fieldError{"expires", "“" + clip(40, text) + "” is not a day like 2026-03-05."}
 		}
 		end := day.AddDate(0, 0, 1) // the day itself is included
 		l.end = &end

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
@@ -196,8 +197,10 @@ func showExplain(q *request) error {
 		}
 	}
 	p := page{
-		Title: "Why is it kept?", Section: "cleanup", Crumbs: []crumb{{"Clean-up", "/ui/cleanup"}}, Data: d,
-		Lead: "Says what keeps a blob or a manifest, or when it will be deleted.",
+		Title: "Why is it kept?", Section: "cleanup", Data: d, Lead: "Says what keeps a blob or a manifest, or when it will be deleted.",
+	}
+	if q.may(api.GetGCStatus.Access, auth.Registry) {
+		p.Crumbs = []crumb{{"Clean-up", "/ui/cleanup"}}
 	}
 	if d.Found != nil && d.Repository != "" {
 		p.Same = []same{command("purser gc explain %s@%s", d.Repository, d.Digest), call("GET", path)}

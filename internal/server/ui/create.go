@@ -39,7 +39,7 @@ func createNamespace(q *request) error {
 		if status == 0 {
 			return err
 		}
-		return q.showNamespaces(status, q.typedForm(err, quotaFields), nil)
+		return q.showNamespaces(status, q.typedForm(namedError(err, "name"), quotaFields), nil)
 	}
 	quota, err := quotaForm(q.form)
 	if err != nil {
@@ -50,7 +50,7 @@ func createNamespace(q *request) error {
 		return refused(fieldError{"preset", "There is no such preset."})
 	}
 	if _, err := run(q, api.CreateNamespace, api.NamespaceNew{Body: api.NewNamespace{Name: name}}); err != nil {
-		return refused(namedError(err, "exists already", "name"))
+		return refused(err)
 	}
 	made, lacks, to := []string{"Namespace " + clip(255, name) + " was created"}, []string(nil), ""
 	if slices.ContainsFunc([]string{"bytes", "repositories", "tags"}, func(field string) bool { return strings.TrimSpace(q.form.Get(field)) != "" }) {
@@ -77,10 +77,10 @@ func createNamespace(q *request) error {
 	return q.showNamespaces(http.StatusOK, typed{}, &notice{Bad: true, Text: text, To: &crumb{"Finish it there", to}})
 }
 
-// namedError returns an error for a field if the registry's reason has these words.
-func namedError(err error, words, field string) error {
-	if statusOf(err) == http.StatusBadRequest && strings.Contains(err.Error(), words) {
-		return fieldError{field, sentence(err.Error())}
+// namedError returns an error of a field if the registry's reason is about the name that the field has.
+func namedError(err error, field string) error {
+	if text := err.Error(); statusOf(err) != 0 && (strings.Contains(text, "exists already") || strings.Contains(text, " is no name for ")) {
+		return fieldError{field, sentence(text)}
 	}
 	return err
 }
@@ -183,8 +183,7 @@ func createRepository(q *request) error {
 	if status == 0 {
 		return err
 	}
-	err = namedError(err, "exists already", "name")
-	return q.showRepositories(status, q.typedForm(err, map[string]string{"repository": "name"}), nil)
+	return q.showRepositories(status, q.typedForm(namedError(err, "name"), map[string]string{"repository": "name"}), nil)
 }
 
 // addCreation adds the forms of the lists that create what they list.

@@ -18,9 +18,9 @@ func (u *UI) addFree() {
 
 // freeData is the content of the page that frees bytes in a namespace or in the whole registry.
 type freeData struct {
-	Namespace        string              // "" for the registry
-	Bytes, UnusedFor string              // as somebody has typed them
-	Wrong            bool                // Bytes can't be read
+	Namespace        string // "" for the registry
+	Bytes, UnusedFor string // as somebody has typed them
+	Typed            typed
 	Plan             *autoprune.FreePlan // nil: nobody has asked for one
 	MayFree          bool
 }
@@ -111,7 +111,7 @@ func freeBytes(q *request) error {
 	case "plan":
 		var size policy.Size
 		if size, err = policy.ParseSize(strings.ReplaceAll(d.Bytes, " ", "")); err != nil {
-			d.Wrong, err = true, formError(err.Error())
+			err = fieldError{"bytes", sentence(err.Error())}
 			break
 		}
 		in.Body.Bytes, in.Body.UnusedFor = int64(size), d.UnusedFor
@@ -131,7 +131,9 @@ func freeBytes(q *request) error {
 		err = formError("The form doesn't say what to do.")
 	}
 	if status := formStatus(err); status != 0 {
-		return q.showFree(status, d, noticeOf(err, ""))
+		n := q.refuse(err, map[string]string{"unused_for": "unused", "unusedFor": "unused"})
+		d.Typed = q.refused
+		return q.showFree(status, d, n)
 	}
 	return err
 }

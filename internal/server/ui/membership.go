@@ -68,8 +68,9 @@ func (q *request) showTeams(n *notice) error {
 		Teams          []teamRow
 		Find           find
 		Pages          pages
+		Typed          typed
 	}
-	d.Namespace = namespace
+	d.Namespace, d.Typed = namespace, q.refused
 	d.Pages, d.Find.Text = q.pagesOf(q.keep("q"), list.NextPage), q.query("q")
 	d.Find.Needed = d.Find.Text != "" || d.Pages != (pages{})
 	if q.open() {
@@ -119,7 +120,7 @@ func changeTeams(q *request) error {
 	var err error
 	var text string
 	switch q.form.Get("do") {
-	case "save":
+	case "save", "create":
 		form := api.TeamForm{Role: q.form.Get("role")}
 		if q.form.Has("description") {
 			description := strings.TrimSpace(q.form.Get("description"))
@@ -140,7 +141,7 @@ func changeTeams(q *request) error {
 		return q.showTeams(&notice{Bad: true, Text: "The form doesn't say what to do."})
 	}
 	if err != nil {
-		return q.showTeams(failure(err))
+		return q.showTeams(q.refuse(namedError(err, "team"), map[string]string{"teamname": "team", "membername": "member"}))
 	}
 	return q.showTeams(&notice{Text: text})
 }

@@ -27,6 +27,7 @@ type patternData struct {
 	Choices               []option         // for When: what the client may do
 	Found                 *api.ChangedTags // what the pattern selects, nil: nobody has asked
 	Refused               []api.RefusedTag // tags that stay
+	Typed                 typed
 }
 
 // Action is where the form is sent to.
@@ -143,7 +144,9 @@ func changePattern(q *request) error {
 		return q.showPattern(http.StatusOK, d, n)
 	}
 	if status := formStatus(err); status != 0 {
-		return q.showPattern(status, d, noticeOf(err, ""))
+		n := q.refuse(err, nil)
+		d.Typed = q.refused
+		return q.showPattern(status, d, n)
 	}
 	return err
 }

@@ -355,7 +355,10 @@ func (q *request) refusedPolicy(e editorData, err error) error {
 		e.Confirm = q.seen(e.Found)
 		return q.showEditor(status, e, nil)
 	}
-	e.Form.Wrong = wrongMember(err)
+	if e.Form.Wrong = wrongMember(err); e.Form.Wrong != "" {
+		_, why := memberOfError(err)
+		e.Form.Why = sentence(why)
+	}
 	n := noticeOf(err, "")
 	if status == http.StatusConflict && e.ID != "" {
 		current, again := q.readPolicyRow(e.Place, e.ID)

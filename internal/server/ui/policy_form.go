@@ -63,8 +63,8 @@ type policyForm struct {
 	Windows     []windowRow
 	Others      string // members without a field, as a JSON object, "" for none
 
-	// Wrong is the member whose field the registry refused, "" for none.
-	Wrong string
+	// Wrong is the member whose field the registry refused, "" for none, and Why the reason.
+	Wrong, Why string
 }
 
 // keepRow is a keep rule. Kind is the member that says what it keeps or, for versions, the value of

@@ -139,7 +139,8 @@ type textField struct {
 	Name, Label, Value string
 	Hint, Example      string
 	Number             bool
-	Wrong              bool // the registry refused its value
+	Wrong              bool   // the registry refused its value
+	Why                string // why it did
 }
 
 // Field returns the input of a member.
@@ -147,7 +148,7 @@ func (f policyForm) Field(name string) textField {
 	m := policy.MemberOf(name)
 	return textField{
 		Name: name, Label: m.Label(), Hint: m.Hint(), Example: m.Placeholder(), Number: m.Kind == policy.Whole,
-		Value: f.Text[name], Wrong: f.Wrong == name,
+		Value: f.Text[name], Wrong: f.Wrong == name, Why: f.Why,
 	}
 }
 

@@ -81,6 +81,9 @@ type notice struct {
 	Also *undo
 	// To is a page that goes on with it, nil: there is none.
 	To *crumb
+	// Beside is the fault that the page shows beside a field instead of the text; nil: there is none. If the
+	// page has no such field, the text is that of the fault.
+	Beside *fault
 }
 
 // undo is a form with hidden fields.
@@ -120,6 +123,13 @@ func (q *request) showStatus(status int, name string, p page) error {
 	var b bytes.Buffer
 	if err := t.ExecuteTemplate(&b, "layout.html", p); err != nil {
 		return fmt.Errorf("making page %s: %w", name, err)
+	}
+	if n := p.Notice; n != nil && n.Beside != nil && !bytes.Contains(b.Bytes(), []byte(`id="`+n.Beside.ID+`"`)) {
+		p.Notice = &notice{Bad: true, Text: n.Beside.Whole}
+		b.Reset()
+		if err := t.ExecuteTemplate(&b, "layout.html", p); err != nil {
+			return fmt.Errorf("making page %s: %w", name, err)
+		}
 	}
 	h := q.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")

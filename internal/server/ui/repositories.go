@@ -86,6 +86,11 @@ func (q *request) showNamespaces(status int, refused typed, n *notice) error {
 		Namespaces []browse.NamespaceInfo
 		Pages      pages
 		Create     *newNamespace
+		Links      map[string]string // of the namespaces' pages
+	}
+	links := make(map[string]string, len(list.Namespaces))
+	for _, n := range list.Namespaces {
+		links[n.Name] = q.namespaceLink(n.Name)
 	}
 	if n == nil {
 		n = refused.Notice()
@@ -97,7 +102,7 @@ func (q *request) showNamespaces(status int, refused typed, n *notice) error {
 	return q.showStatus(status, "namespaces", page{
 		Notice: n,
 		Title:  "Namespaces", Section: "namespaces", Lead: "A namespace is the first part of its repositories' names. Policies, quotas, teams and robots belong to it.",
-		Data: data{q.query("q"), q.registryAddress(), list.Namespaces, q.pagesOf(q.keep("q"), list.NextPage), create},
+		Data: data{q.query("q"), q.registryAddress(), list.Namespaces, q.pagesOf(q.keep("q"), list.NextPage), create, links},
 		Same: same,
 	})
 }

@@ -23,11 +23,18 @@ func repositoryOf(name string) api.InRepository { return api.InRepository{Reposi
 func (q *request) repositoryPage(repository, current string) page {
 	home := link("/ui/repositories/{repository}", repository)
 	namespace, _, _ := strings.Cut(repository, "/")
-	p := page{Title: repository, Section: "repositories", Crumbs: []crumb{
-		{"Repositories", "/ui/repositories"}, {namespace, link("/ui/namespaces/{namespace}", namespace)},
-	}}
+	p := page{Title: repository, Section: "repositories", Crumbs: []crumb{{"Repositories", "/ui/repositories"}, {namespace, q.namespaceLink(namespace)}}}
 	p.Tabs = q.tabs(repositoryTabs, home, current, auth.OfRepository(repository))
 	return p
+}
+
+// namespaceLink returns the page of a namespace or, for a client that may only see repositories of it, the list
+// of these.
+func (q *request) namespaceLink(name string) string {
+	if q.may(api.GetNamespace.Access, auth.OfNamespace(name)) {
+		return link("/ui/namespaces/{namespace}", name)
+	}
+	return "/ui/repositories" + arguments("namespace", name)
 }
 
 // repositoryTabs are the pages of each repository, with their paths below it.

@@ -24,6 +24,8 @@ type request struct {
 	w      http.ResponseWriter
 	values map[string]string // of the variables of the route's pattern
 	form   url.Values        // nil for GET
+
+	refused typed // the form, if the registry refused it and the page shows it again
 }
 
 // apiError is a refusal of the management API.

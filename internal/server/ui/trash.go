@@ -14,6 +14,7 @@ type trashData struct {
 	scopedList
 	Items []trash.Trashed
 	Pages pages
+	Typed typed
 }
 
 // showTrash lists deleted repositories and namespaces. The parameter deleted is what was deleted
@@ -55,7 +56,7 @@ func (q *request) showTrash(status int, namespace string, n *notice) error {
 	frame.Namespace = namespace
 	return q.showStatus(status, "trash", page{
 		Title: "Trash", Section: "trash", Notice: n, Lead: "Deleted repositories and namespaces, as long as they can be restored.",
-		Data: trashData{frame, list.Items, q.pagesOf(q.keep("namespace"), list.Next)},
+		Data: trashData{frame, list.Items, q.pagesOf(q.keep("namespace"), list.Next), q.refused},
 		Same: []same{command("purser trash list"), command("purser trash restore ID"), call("GET", "/trash")},
 	})
 }
@@ -84,7 +85,7 @@ func changeTrash(q *request) error {
 				return err
 			}
 		}
-		n = noticeOf(err, "")
+		n = q.refuse(err, nil)
 	}
 	return q.showTrash(status, namespace, n)
 }

@@ -16,12 +16,14 @@ type typed struct {
 	form  url.Values
 	field string // that was refused, "" if nobody knows
 	why   string
+	whole string // the reason as the registry has given it
 
 	expires time.Time // the date of a tag that the form means, which is to be confirmed; zero: none
 }
 
-// fault is why a field was refused. ID is that of the element with the reason.
-type fault struct{ ID, Text string }
+// fault is why a field was refused. ID is that of the element with the reason, and Whole is the reason with
+// the name of the member that it is about.
+type fault struct{ ID, Text, Whole string }
 
 // fieldError is an error of a form's field, which the page shows beside it.
 type fieldError struct{ field, text string }
@@ -31,7 +33,7 @@ func (e fieldError) Error() string { return e.text }
 // typedForm returns the form of the request with the reason for which it was refused. `fields` has the
 // names of fields by the members of the API under which they are sent, where these differ.
 func (q *request) typedForm(err error, fields map[string]string) typed {
-	t := typed{form: q.form, why: sentence(err.Error())}
+	t := typed{form: q.form, why: sentence(err.Error()), whole: sentence(err.Error())}
 	if e, ok := errors.AsType[fieldError](err); ok {
 		t.field = e.field
 		return t
@@ -44,6 +46,13 @@ func (q *request) typedForm(err error, fields map[string]string) typed {
 		t.field, t.why = member, sentence(why)
 	}
 	return t
+}
+
+// refuse keeps the form of the request for the page, as typedForm does, and returns what stands at the top
+// of the page.
+func (q *request) refuse(err error, fields map[string]string) *notice {
+	q.refused = q.typedForm(err, fields)
+	return q.refused.Notice()
 }
 
 // memberOfError returns the member or the parameter of the API that an error is about, with the rest
@@ -75,6 +84,14 @@ func (t typed) Value(do, name, otherwise string) string {
 	return otherwise
 }
 
+// Values returns what was typed in the fields of a name, nil if the form wasn't refused.
+func (t typed) Values(do, name string) []string {
+	if t.Is(do) {
+		return t.form[name]
+	}
+	return nil
+}
+
 // Checked says whether a box was checked, else whether it is by default.
 func (t typed) Checked(do, name string, otherwise bool) bool {
 	if t.Is(do) {
@@ -88,7 +105,7 @@ func (t typed) At(do, name string) *fault {
 	if !t.Is(do) || t.field != name {
 		return nil
 	}
-	return &fault{"wrong-" + do + "-" + name, t.why}
+	return &fault{"wrong-" + do + "-" + name, t.why, t.whole}
 }
 
 // Mark returns the attributes of a field that was refused: it has the focus, and its reason describes it.
@@ -107,7 +124,7 @@ func (t typed) Notice() *notice {
 	case t.form == nil, !t.expires.IsZero():
 		return nil
 	case t.field != "":
-		return &notice{Bad: true, Text: "Nothing was changed: a field below says why."}
+		return &notice{Bad: true, Text: "Nothing was changed: a field below says why.", Beside: t.At(t.form.Get("do"), t.field)}
 	}
 	return &notice{Bad: true, Text: t.why}
 }
