@@ -34,7 +34,7 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 			list = append(list, base+m)
 		}
 	}
-	add("/ui/", "", "repositories", "namespaces", "audit", "cleanup", "cleanup/explain", "runs", "holds", "trash", "system", "accounts", "account")
+	add("/ui/", "", "repositories", "namespaces", "audit", "cleanup", "cleanup/explain", "runs", "holds", "trash", "system", "defaults", "accounts", "account")
 	add("/ui/repositories", "?q=app-05000", "?q=nothing-matches", "?q=app", "?q=large", "?sort=-name", "?sort=created", "?sort=-created",
 		"?visibility=public", "?starred=true", "?namespace="+namespace)
 	add("/ui/namespaces", "?q=nothing-matches", "?q=0199")
@@ -43,7 +43,7 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 	add("/ui/repositories/"+large, "", "?sort=pushed", "?sort=name", "?sort=-name", "?sort=size", "?sort=last_pulled", "?sort=pull_count",
 		"?q=nothing-matches", "?q=build", "?q=build-050000", "?q=000001", "?q=nothing-matches&sort=name",
 		"?unused=7d", "?unused=90d", "?unused=1y", "?unused=90d&sort=name", "?unused=90d&q=nothing-matches",
-		"/-/history", "/-/history?q=nothing-matches", "/-/policies", "/-/settings", "/-/tags/build-000001", "/-/tags/release-000001",
+		"/-/untagged", "/-/untagged?show=all", "/-/history", "/-/history?q=nothing-matches", "/-/policies", "/-/settings", "/-/tags/build-000001", "/-/tags/release-000001",
 		"/-/manifests/sha256:"+p.image, "/-/manifests/sha256:"+p.image+"/raw", "/-/manifests/sha256:"+p.index)
 	add("/ui/audit", "?namespace="+namespace, "?repository="+large, "?kind=pull_repo", "?kind=autoprune_tag_delete", "?kind=delete_repo", "?actor=nobody", "?actor=team-7%2Bci")
 	add("/ui/cleanup/explain?digest=sha256:", p.layer, p.shared, p.image+"&repository="+large)

@@ -95,7 +95,7 @@ func ago(value any) string {
 	}
 	d := time.Since(t)
 	if d < 0 {
-		return "in " + unit(-d)
+		return "in " + unit(-d+2*time.Second) // what was set for three days just now is in three days
 	}
 	if d < 10*time.Second {
 		return "just now"

@@ -65,6 +65,9 @@ func (q *request) ruleOf(repository, protectedBy string) *crumb {
 			return &crumb{clip(300, protectedBy), p.Home(below)}
 		}
 	}
+	if strings.HasSuffix(protectedBy, " of the registry") && q.operator() {
+		return &crumb{clip(300, protectedBy), defaultsPath}
+	}
 	return &crumb{clip(300, protectedBy), ""}
 }
 

@@ -110,7 +110,7 @@ func TestExpireTag(t *testing.T) {
 	if r.tag(t, "v1.0").EndTS != 0 {
 		t.Error("the tag still has its date")
 	}
-	want(t, string(writer.send(t, taggedPage, url.Values{"do": {"expire"}, "in": {"3d"}}).WantStatus(t, 200).Content), "Delete this tag at ", "That is in 2 days")
+	want(t, string(writer.send(t, taggedPage, url.Values{"do": {"expire"}, "in": {"3d"}}).WantStatus(t, 200).Content), "Delete this tag at ", "That is in 3 days")
 }
 
 func TestProtectTag(t *testing.T) {

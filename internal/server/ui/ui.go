@@ -211,6 +211,7 @@ func (u *UI) addRoutes() {
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
 	u.addPattern()
 	u.addUntagged()
+	u.addDefaults()
 	u.addImages()
 	u.addPolicies()
 	u.addRuns()
