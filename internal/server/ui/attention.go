@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -238,11 +239,15 @@ func quotaConcern(s api.QuotaView) (c concern, full bool) {
 	if !s.Counted || most < fullQuota {
 		return c, false
 	}
-	c = concern{"warn", fmt.Sprintf("Namespace %s uses %d %% of its quota of %s.", s.Namespace, most, what), link("/ui/namespaces/{namespace}", s.Namespace), "Namespace"}
-	if most >= 100 {
-		c.State = "bad"
+	text := fmt.Sprintf("Namespace %s uses %d %% of its quota of %s", s.Namespace, most, what)
+	refuses := slices.ContainsFunc(s.Limits, func(l api.QuotaLimit) bool { return l.Type == "Reject" })
+	switch {
+	case !refuses: // nothing happens but notices
+		text += "; nothing is refused, since no step refuses"
+	case most >= 100:
+		text += ": pushes that need more are refused"
 	}
-	return c, true
+	return concern{"warn", text + ".", link("/ui/namespaces/{namespace}", s.Namespace), "Namespace"}, true
 }
 
 func (q *request) quotaConcerns() (list []concern, err error) {

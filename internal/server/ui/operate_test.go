@@ -89,7 +89,7 @@ func TestOverview(t *testing.T) {
 	s.Exec(t, `INSERT INTO gc_doomed_objects (storage_key, size, delete_after, attempts, last_error) VALUES ('x', 5, now(), 2, 'no <i>disk</i>')`)
 	s.Push(t, "acme/app", "nobody uses this")
 	s.Manage(t, "POST", "/organization/acme/quota", `{"limit_tags": 1}`).WantStatus(t, 201)
-	s.open(t, "/ui/", "Namespace acme uses 100 % of its quota of tags.")
+	s.open(t, "/ui/", "Namespace acme uses 100 % of its quota of tags; nothing is refused, since no step refuses.")
 	s.Exec(t, `UPDATE gc_blob_review_queue SET review_after = now() - interval '5 hours' WHERE set_aside_at IS NULL`)
 	content = s.open(t, "/ui/", "2.0 KiB in 30 days", "failed too often", `href="/ui/cleanup#failed"`, "fails to delete 1 object", "No &lt;i&gt;disk", "overdue by 5 h")
 	lacks(t, content, "Nothing needs attention", "<i>disk")
