@@ -48,6 +48,7 @@ var shortRows = map[string]struct {
 	"listRepoTeamPermissions":        {500, 700, "the names of a team and a repository"},
 	"listRepoUserPermissions":        {500, 700, "the names of an account and a repository"},
 	"listQuotas":                     {100, 8 << 10, "100 percentages"},
+	"listUntaggedManifests":          {100, 10 << 10, "the platforms of an index of 64 KiB; memory for more is taken when the answer is written"},
 	"listRepoTags":                   {100, 10 << 10, "the platforms of an index of 64 KiB; memory for more is taken when the answer is written"},
 	"listRepos":                      {100, 4 << 10, "the name of a repository, and the pulls of 30 days"},
 	"listStarredRepos":               {100, 4 << 10, "the name of a repository, and the pulls of 30 days"},

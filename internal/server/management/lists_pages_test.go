@@ -143,6 +143,10 @@ func filled(t *testing.T) (*registry, map[string]string) {
 		d := descriptor(oci.MediaTypeImageManifest, subject, 1)
 		r.Put(t, "acme/app", fmt.Sprintf("s%d", i), r.Simple(t, "acme/app", 10+i, object{"subject": d}))
 	}
+	for i := range 2 {
+		r.Put(t, "acme/app", "gone", r.Simple(t, "acme/app", 40+i, nil))
+	}
+	r.Manage(t, "DELETE", "/repository/acme/app/tag/gone", "").WantStatus(t, 204)
 	values := map[string]string{"orgname": "acme", "repository": "acme/app", "digest": subject.String(), "robot_shortname": "a", "teamname": "t1", "reporter": "r1"}
 	r.fillAccounts(t)
 	values["uuid"] = r.fillRules(t)
