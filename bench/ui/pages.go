@@ -35,6 +35,7 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 		}
 	}
 	add("/ui/", "", "repositories", "namespaces", "audit", "cleanup", "cleanup/explain", "runs", "holds", "trash", "system", "defaults", "accounts", "account")
+	add("/ui/search", "", "?q=app-05000", "?q=v1.3", "?q=build-0001", "?q=0001", "?q=nothing-matches", "?q="+p.image[:8], "?q="+p.layer[:12])
 	add("/ui/repositories", "?q=app-05000", "?q=nothing-matches", "?q=app", "?q=large", "?sort=-name", "?sort=created", "?sort=-created",
 		"?visibility=public", "?starred=true", "?namespace="+namespace)
 	add("/ui/namespaces", "?q=nothing-matches", "?q=0199")

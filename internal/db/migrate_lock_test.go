@@ -101,6 +101,37 @@ func TestMigrationsBoundTheirWaits(t *testing.T) {
 	}
 }
 
+// TestIndexesOfSearchGoOn: the migration that makes the indexes of the search, a partition after the
+// other, goes on where it has ended, for example since it couldn't lock a table in time.
+func TestIndexesOfSearchGoOn(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	for _, sql := range []string{
+		"DROP INDEX tags_search_idx", "DROP INDEX manifests_search_idx",
+		"CREATE INDEX tags_search_idx ON ONLY tags (name, repository_id) WHERE name <> ''",
+		"CREATE INDEX tags_p_0_search_idx ON partitions.tags_p_0 (name, repository_id) WHERE name <> ''",
+		"DELETE FROM goose_db_version WHERE version_id = 2", "DELETE FROM settings WHERE name = 'schema_hash'",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	if n, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil || n != 1 {
+		t.Fatalf("%d migrations, %v", n, err)
+	}
+	var valid bool
+	err = conn.QueryRow(t.Context(), `SELECT bool_and(indisvalid) AND count(*) = 2 FROM pg_index
+		WHERE indexrelid IN ('tags_search_idx'::regclass, 'manifests_search_idx'::regclass)`).Scan(&valid)
+	if err != nil || !valid {
+		t.Errorf("the indexes aren't whole (%v)", err)
+	}
+}
+
 // waitsForLock waits until some connection to the database waits for a lock of a table.
 func waitsForLock(t *testing.T, dsn string) error {
 	t.Helper()

@@ -125,6 +125,7 @@ func readableOperations(t *testing.T, v browse.Viewer, all int, run func(name st
 	run("page of a namespace by creation", 1500, page(browse.RepositoryQuery{Namespace: "n150", ByCreation: true, Descending: true}))
 	run("namespaces", 3000, func(b bundle) error { _, _, err := b.Namespaces(ctx, v, browse.NameFilter{}, "", 10); return err })
 	run("namespace", 1500, func(b bundle) error { return second(b.DescribeNamespace(ctx, v, "n150", 0)) })
+	run("search", 15_000, func(b bundle) error { return second(b.Find(ctx, v, browse.ParseWanted("abcdef12", ""), 10)) })
 	run("sources of a blob", 3000, func(b bundle) error {
 		return second(b.Sources(ctx, v, oci.Compute(oci.SHA256, []byte("b")), 10))
 	})

@@ -25,6 +25,7 @@ var boundedLists = map[string]string{
 	"DescribedManifest.manifests": "a manifest, of 4 MiB", "ImageManifests.digests": "100", "Layer.urls": "a manifest, of 4 MiB", "Layer.command": "a configuration of 1 MiB",
 	"ListedReferrer.annotations": "512 KiB of a page", "ListedTag.platforms": "an index of 64 KiB", "UntaggedManifest.platforms": "an index of 64 KiB", "RecentPulls.days": "30 days",
 	"Trashed.conflicts": "2", "CreatedRule.warnings": "the kinds of warnings", "ProtectionRule.warnings": "the kinds of warnings",
+	"FoundItems.results": "limit, up to 50, of each of 4 kinds", "FoundItems.more": "the kinds", "FoundItem.tags": "3",
 	// Of policies.
 	"PolicyList.policies": "32 of a repository, a namespace and the registry", "PolicyIDBody.warnings": "the kinds of warnings",
 	"PolicyIDBody.found": "the kinds of warnings", "JudgedPreview.found": "the kinds of warnings", "Warning.examples": "5",

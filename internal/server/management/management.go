@@ -144,6 +144,7 @@ type API struct {
 	log        *slog.Logger
 	started    time.Time
 	turns      *limit.Turns // of operations that need much processor time
+	searches   *limit.Turns // of searches, which take little and are waited for
 
 	huma     huma.API
 	router   server.Router[methods]
@@ -163,7 +164,7 @@ func New(o Options) (*API, error) {
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
 		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true, Empty: true},
-		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0),
+		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0), searches: limit.NewTurns(0),
 		gc:     runs.New[gcReport]("garbage collection", o.Log),
 		bound:  make(map[string]*bound),
 		checks: runs.New[checkReport]("a check", o.Log),
@@ -196,6 +197,7 @@ func New(o Options) (*API, error) {
 	a.addErrorTypes()
 	a.addTags()
 	a.addRepositories()
+	a.addFind()
 	a.addTrash()
 	a.addNamespaces()
 	a.addStars()
@@ -472,11 +474,14 @@ type raw struct {
 
 // turn waits until the request may use much processor time (see limit.Turns). The caller must
 // call done when it has ended.
-func (a *API) turn(ctx context.Context) (done func(), err error) {
+func (a *API) turn(ctx context.Context) (done func(), err error) { return a.turnIn(ctx, a.turns) }
+
+// turnIn is turn for requests that wait for others of their kind alone.
+func (a *API) turnIn(ctx context.Context, turns *limit.Turns) (done func(), err error) {
 	o := server.Observed(ctx)
 	client := "address " + o.Client
 	if share := o.Share(); share != "" {
 		client = "account " + share
 	}
-	return a.turns.Wait(ctx, client)
+	return turns.Wait(ctx, client)
 }

@@ -204,6 +204,7 @@ func (u *UI) addRoutes() {
 	u.addOverview()
 	u.addCleanup()
 	u.addAudit()
+	u.addSearch()
 	u.addAccounts()
 	u.addSystem()
 	u.addCreation()

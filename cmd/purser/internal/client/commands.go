@@ -27,7 +27,7 @@ import (
 // "user".
 func Commands(src *command.Source, ofUser ...*cobra.Command) []*cobra.Command {
 	return []*cobra.Command{
-		namespaceCommand(src), repoCommand(src), tagCommand(src), manifestCommand(src), auditCommand(src), protectionCommand(src), quotaCommand(src), trashCommand(src),
+		findCommand(src), namespaceCommand(src), repoCommand(src), tagCommand(src), manifestCommand(src), auditCommand(src), protectionCommand(src), quotaCommand(src), trashCommand(src),
 		copyCommand(src), policyCommand(src), pruneCommand(src), holdCommand(src), reportCommand(src), pullsCommand(src), webhookCommand(src),
 		loginCommand(src), logoutCommand(src), userCommand(src, ofUser...), robotCommand(src), tokenCommand(src), teamCommand(src), grantCommand(src), clockCommand(src),
 	}

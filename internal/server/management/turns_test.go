@@ -1,0 +1,77 @@
+package management_test
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// TestCostlyReadsTakeTurns: a client asks many times at once for the counts of the log, which may read
+// a million entries each, or searches many times at once. Only one of these requests uses the database, so
+// that connections are left for others.
+func TestCostlyReadsTakeTurns(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]struct{ table, path, statement string }{
+		"counts":   {"auditlog", "/superuser/aggregatelogs", "%date_trunc%"},
+		"searches": {"top_level_namespaces", "/find/all?query=a", "%live_namespaces%"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			takesTurns(t, of.table, "/api/v1"+of.path, of.statement)
+		})
+	}
+}
+
+// takesTurns checks that of one client's requests for the path only one waits for the table, with the
+// statement that is like this.
+func takesTurns(t *testing.T, table, path, statement string) {
+	t.Helper()
+	r := setup(t)
+	const requests = 5
+	ctx := context.WithoutCancel(t.Context())
+	tx, err := r.DB.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // it was rolled back
+	for _, sql := range []string{"SET LOCAL idle_in_transaction_session_timeout = 0", "LOCK TABLE " + table + " IN ACCESS EXCLUSIVE MODE"} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers := make(chan int, requests)
+	for range requests {
+		go func() {
+			a, err := r.Try(ctx, "GET", path, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- a.StatusCode
+		}()
+	}
+	counting := func() (n int) {
+		t.Helper()
+		err := r.DB.Pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1`, statement).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for began := time.Now(); r.Gauge(t, "purser_http_requests_in_flight") < requests || counting() == 0; {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the requests don't come")
+		}
+	}
+	if n := counting(); n != 1 {
+		t.Errorf("%d of one client's requests count at once, want 1", n)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range requests {
+		if status := <-answers; status != 200 && status != 503 { // a search doesn't wait for long
+			t.Errorf("status %d", status)
+		}
+	}
+}
