@@ -26,10 +26,11 @@ import (
 type Browser struct {
 	db      *db.DB
 	catalog *catalog.Catalog
+	ranked  int // maxRanked
 }
 
 // New makes a browser of what the catalog keeps.
-func New(c *catalog.Catalog) *Browser { return &Browser{db: c.DB(), catalog: c} }
+func New(c *catalog.Catalog) *Browser { return &Browser{db: c.DB(), catalog: c, ranked: maxRanked} }
 
 // repository identifies a repository's row.
 type repository struct {

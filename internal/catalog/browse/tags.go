@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// MaxRanked is the maximum number of tags in a list in the order of size or rank. No
-	// database index supports these orders, so Tags reads and sorts all these tags for
-	// each page.
-	MaxRanked = 10_000
+	// maxRanked is the maximum number of tags in a list in the order of rank, and of those in the order of
+	// size whose manifests are looked up one by one (see MaxSized). No database index supports these
+	// orders, so Tags reads and sorts all these tags for each page.
+	maxRanked = 10_000
 	// MaxSkip is the maximum of TagQuery.Skip.
 	MaxSkip = 10_000
 	// platformsWithin is a size in bytes: a list of tags shows the platforms only of image
@@ -111,8 +111,8 @@ type foundTag struct {
 // small one, since its query reads a bounded number of names. Therefore with Contains, with
 // Unused, or with Prefix in the order of pushes, a page may have fewer than Limit tags
 // although there is a next page. In the order of size or rank, Tags reads all tags that
-// begin with q.Prefix. If these are more than MaxRanked, the error is UNSUPPORTED with status
-// 400. Other error: NAME_UNKNOWN.
+// begin with q.Prefix. If these are more than 10,000 in the order of rank, or MaxSized in the order of
+// size, the error is UNSUPPORTED with status 400. Other error: NAME_UNKNOWN.
 func (b *Browser) Tags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	r, err := b.lookUp(ctx, path)
 	if err != nil {
@@ -244,14 +244,17 @@ func (b *Browser) rankedTags(ctx context.Context, path string, r repository, q T
 	if q.Exact != "" {
 		find = b.tagByName
 	}
-	all, err := find(ctx, r, TagQuery{NameFilter: q.NameFilter, Exact: q.Exact}, MaxRanked+1)
+	all, err := find(ctx, r, TagQuery{NameFilter: q.NameFilter, Exact: q.Exact}, b.ranked+1)
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(all) > MaxRanked {
+	if len(all) > b.ranked && q.Order == TagsBySize && q.Unused == nil {
+		return b.sizedTags(ctx, path, r, q)
+	}
+	if len(all) > b.ranked {
 		return nil, nil, oci.Errorf(oci.Unsupported,
 			"repository %s has more than %d tags to be sorted by %s: sort by name or pushed, or list those with a longer prefix",
-			path, MaxRanked, q.what()).WithStatus(http.StatusBadRequest)
+			path, b.ranked, q.what()).WithStatus(http.StatusBadRequest)
 	}
 	if q.Unused != nil {
 		all, err = q.unused(ctx, r, all)

@@ -93,6 +93,13 @@ func (a *API) listTags(ctx context.Context, in *api.TagQuery) (*api.TagPage, err
 	if q.Unused, err = a.unused(ctx, in); err != nil {
 		return nil, err
 	}
+	if q.Order == browse.TagsBySize || q.Order == browse.TagsByRank { // all tags are read for a page
+		done, err := a.turn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
 	page, err := a.browser.Tags(ctx, in.Repository, q)
 	if err != nil {
 		return nil, err

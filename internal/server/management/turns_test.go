@@ -7,12 +7,13 @@ import (
 )
 
 // TestCostlyReadsTakeTurns: a client asks many times at once for the counts of the log, which may read
-// a million entries each, or searches many times at once. Only one of these requests uses the database, so
+// a million entries each, for tags by size, or searches many times at once. Only one of these requests uses the database, so
 // that connections are left for others.
 func TestCostlyReadsTakeTurns(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct{ table, path, statement string }{
 		"counts":   {"auditlog", "/superuser/aggregatelogs", "%date_trunc%"},
+		"sizes":    {"tags", "/repository/acme/app/tag/?sort=size", "%FROM tags%"},
 		"searches": {"top_level_namespaces", "/find/all?query=a", "%live_namespaces%"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -27,6 +28,7 @@ func TestCostlyReadsTakeTurns(t *testing.T) {
 func takesTurns(t *testing.T, table, path, statement string) {
 	t.Helper()
 	r := setup(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
 	const requests = 5
 	ctx := context.WithoutCancel(t.Context())
 	tx, err := r.DB.Pool.Begin(ctx)

@@ -1,0 +1,4 @@
+package browse
+
+// Rank sets how many tags are sorted by size one by one.
+func (b *Browser) Rank(n int) { b.ranked = n }
