@@ -26,7 +26,7 @@ type ListedTag struct {
 	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests"`
 	MediaType      string     `json:"media_type" doc:"Empty if the manifest was deleted"`
 	ArtifactType   string     `json:"artifact_type,omitempty"`
-	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"For an index of up to 64 KiB" example:"linux/amd64"`
+	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"Of an index of up to 64 KiB; of an image in its description, and in a list that was asked for platforms" example:"linux/arm64/v8"`
 	CreatedAt      time.Time  `json:"created_at,omitzero" doc:"When the tag was first pushed. Missing in the history"`
 	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When the tag was made, moved or pushed again. Missing in the history"`
 	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"In the history: how the tag came to an end, as a kind of entry of the audit log"`
@@ -133,6 +133,7 @@ type (
 		Filter     string           `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
 		OnlyActive Optional[bool]   `query:"onlyActiveTags" doc:"False, and not left out: list the history, which has the present tags and the former ones, before they were moved or deleted, as far back as the audit log goes. The latest change is first"`
 		NotPulled  Optional[string] `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
+		Platforms  bool             `query:"platforms" doc:"Return the platforms of images too, which are in their configurations, as far as these can be read within 0.3 s. Those of indexes are returned anyway"`
 		Sort       string           `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - in front it is reversed"`
 		Limit      int              `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
 		Page       int              `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
@@ -184,8 +185,8 @@ var (
 		ID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tag: "tag", Access: auth.Pull,
 		Summary: "List tags", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "With next_page a tag that stays as it is gets listed once, whatever comes and goes meanwhile. " +
-			"Sorted by name or pushed a page costs the same whatever the size of the repository; by size, last_pulled or pull_count " +
-			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them. 409: pulls weren't counted for as " +
+			"Sorted by name or pushed a page costs the same whatever the size of the repository; by last_pulled or pull_count " +
+			"up to 10,000 tags can be sorted, by size up to 200,000, and more are refused: prefix narrows them. 409: pulls weren't counted for as " +
 			"long as not_pulled_for asks, so nobody can tell.",
 	}
 	GetTag = Operation[TagItem, ListedTag]{

@@ -39,6 +39,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/autoprune/forecast"
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/boundedcache"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/catalog/trash"
@@ -143,8 +144,9 @@ type API struct {
 	store      blob.Store
 	log        *slog.Logger
 	started    time.Time
-	turns      *limit.Turns // of operations that need much processor time
-	searches   *limit.Turns // of searches, which take little and are waited for
+	turns      *limit.Turns                            // of operations that need much processor time
+	platforms  *boundedcache.Cache[oci.Digest, string] // of configurations, by their digests
+	searches   *limit.Turns                            // of searches, which take little and are waited for
 
 	huma     huma.API
 	router   server.Router[methods]
@@ -165,10 +167,11 @@ func New(o Options) (*API, error) {
 	a := &API{
 		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true, Empty: true},
 		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0), searches: limit.NewTurns(0),
-		gc:     runs.New[gcReport]("garbage collection", o.Log),
-		bound:  make(map[string]*bound),
-		checks: runs.New[checkReport]("a check", o.Log),
-		loose:  runs.New[*loosefk.Result]("a run of loose foreign keys", o.Log),
+		gc:        runs.New[gcReport]("garbage collection", o.Log),
+		bound:     make(map[string]*bound),
+		platforms: boundedcache.New(boundedcache.Options[oci.Digest, string]{Entries: knownPlatforms}),
+		checks:    runs.New[checkReport]("a check", o.Log),
+		loose:     runs.New[*loosefk.Result]("a run of loose foreign keys", o.Log),
 	}
 	a.document = sync.OnceValues(a.describe)
 	a.huma = huma.NewAPI(huma.Config{

@@ -229,7 +229,7 @@ type builtImage struct {
 // describeImage logs why and leaves `out` unchanged.
 func (a *API) describeImage(ctx context.Context, repository string, m *oci.Manifest, out *api.DescribedManifest) {
 	var image builtImage
-	if err := a.readConfig(ctx, repository, m.Config.Digest, &image); err != nil {
+	if err := a.readConfig(ctx, repository, m.Config.Digest, maxConfig, &image); err != nil {
 		a.log.InfoContext(ctx, "describing a manifest without its configuration", "digest", out.Digest, "error", err)
 		return
 	}
@@ -248,12 +248,13 @@ func (a *API) describeImage(ctx context.Context, repository string, m *oci.Manif
 	}
 }
 
-func (a *API) readConfig(ctx context.Context, repository string, d oci.Digest, image *builtImage) error {
+// readConfig reads a configuration of up to `most` bytes.
+func (a *API) readConfig(ctx context.Context, repository string, d oci.Digest, most int64, image *builtImage) error {
 	b, err := a.catalog.Blob(ctx, repository, d)
 	if err != nil {
 		return err
 	}
-	if b.Size > maxConfig {
+	if b.Size > most {
 		return fmt.Errorf("it has %d bytes", b.Size)
 	}
 	if _, err := server.Observed(ctx).Lease.Take(ctx, 2*b.Size); err != nil { // the bytes, and what decoding makes of them
@@ -264,7 +265,7 @@ func (a *API) readConfig(ctx context.Context, repository string, d oci.Digest, i
 		return err
 	}
 	defer r.Close() //nolint:errcheck // only read
-	content, err := io.ReadAll(io.LimitReader(r, maxConfig))
+	content, err := io.ReadAll(io.LimitReader(r, most))
 	if err != nil {
 		return err
 	}

@@ -109,6 +109,11 @@ func (a *API) listTags(ctx context.Context, in *api.TagQuery) (*api.TagPage, err
 	for _, t := range page.Tags {
 		out.Tags = append(out.Tags, newListedTag(t, pulls))
 	}
+	if in.Platforms {
+		if err := a.addPlatforms(ctx, in.Repository, out.Tags); err != nil {
+			return nil, err
+		}
+	}
 	if page.Next != nil {
 		out.NextPage = cursor("tag "+in.Sort, page.Next)
 	}
@@ -231,7 +236,11 @@ func (a *API) getTag(ctx context.Context, in *api.TagItem) (*api.ListedTag, erro
 		return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
 			WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
 	}
-	out := newListedTag(page.Tags[0], a.pullsOf(ctx, page))
+	one := []api.ListedTag{newListedTag(page.Tags[0], a.pullsOf(ctx, page))}
+	if err := a.addPlatforms(ctx, in.Repository, one); err != nil {
+		return nil, err
+	}
+	out := one[0]
 	rule, err := a.protection.Of(ctx, in.Repository, in.Tag)
 	out.IsProtected = rule != nil || out.Immutable
 	if rule != nil && a.may(ctx, auth.Maintain, auth.OfRepository(in.Repository)) {

@@ -104,6 +104,7 @@ func TestManifestPage(t *testing.T) {
 	attached := strings.Replace(d.String(), ":", "-", 1) + ".sig"
 	r.Put(t, "acme/deep/web", attached, r.Simple(t, "acme/deep/web", "attached", nil))
 
+	shows(t, open(t, r, "/ui/repositories/acme/deep/web"), "<td>linux/arm64</td>")
 	page := open(t, r, manifestPage("acme/deep/web", d))
 	shows(t, page, "linux/arm64", "/app &#34;two words&#34;", "--serve", "A=1", "<dt class=\"break\">team</dt><dd>payments</dd>", "8080/tcp", "/srv", "<code>1000</code>",
 		"ADD rootfs", "RUN make", "!ENV A=1", "org.example.source", "https://example.com/x", "builder",

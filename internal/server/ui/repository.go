@@ -55,7 +55,7 @@ func (q *request) showTags(n *notice) error {
 	unused := q.query("unused")
 	list, err := run(q, api.ListTags, api.TagQuery{
 		InRepository: repositoryOf(repository), NameFilter: api.NameFilter{Contains: q.query("q"), NextPage: q.query("page")},
-		NotPulled: api.Optional[string]{Value: unused, Given: unused != ""}, Sort: sort,
+		NotPulled: api.Optional[string]{Value: unused, Given: unused != ""}, Sort: sort, Platforms: true,
 	})
 	refused := ""
 	if err != nil {

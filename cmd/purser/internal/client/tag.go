@@ -55,6 +55,7 @@ func tagListCommand(src *command.Source) *cobra.Command {
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, more, err := api.List(cmd.Context(), c, api.ListTags, api.TagQuery{
 			InRepository: api.InRepository{Repository: args[0]}, NameFilter: *names, Sort: sort, NotPulled: api.Optional[string]{Value: unused, Given: unused != ""},
+			Platforms: listing.Limit > 0 && listing.Limit <= api.MostOfPage, // a long list would read very many configurations
 		}, listing.Limit)
 		if err != nil {
 			return err
