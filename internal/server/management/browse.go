@@ -145,6 +145,11 @@ func (a *API) listNamespaces(ctx context.Context, in *api.NamespaceQuery) (*api.
 	if err != nil {
 		return nil, err
 	}
+	if in.Statistics {
+		if err := a.browser.AddSizes(ctx, viewer, found); err != nil {
+			return nil, err
+		}
+	}
 	out := &api.NamespaceList{Namespaces: found}
 	if next != "" {
 		out.NextPage = cursor("namespace", next)

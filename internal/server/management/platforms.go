@@ -4,7 +4,6 @@ import (
 	"context"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -15,9 +14,8 @@ import (
 const (
 	// maxListedConfig is a size in bytes: a list reads only configurations that aren't larger.
 	maxListedConfig = 64 << 10
-	// configReaders is how many configurations one list reads at once, for configTime in all.
-	configReaders = 4
-	configTime    = 300 * time.Millisecond
+	// configTime is how long one list reads configurations, one after the other.
+	configTime = 300 * time.Millisecond
 	// knownPlatforms is how many configurations' platforms stay in memory. A configuration never changes.
 	knownPlatforms = 20_000
 )
@@ -57,39 +55,23 @@ func (a *API) addPlatforms(ctx context.Context, repository string, tags []api.Li
 // platformsOf returns the platforms that configurations name, by the configurations' digests.
 func (a *API) platformsOf(ctx context.Context, repository string, configs map[oci.Digest]browse.Configuration) map[oci.Digest]string {
 	found := make(map[oci.Digest]string, len(configs))
-	unread := make(chan oci.Digest, len(configs))
+	ctx, cancel := context.WithTimeout(ctx, configTime)
+	defer cancel()
 	for _, c := range configs {
 		text, known := a.platforms.Get(c.Digest)
 		if c.Platform != "" {
 			text, known = c.Platform, true
 		}
-		if found[c.Digest] = text; !known {
-			unread <- c.Digest
-		}
-	}
-	close(unread)
-	ctx, cancel := context.WithTimeout(ctx, configTime)
-	defer cancel()
-	var mu sync.Mutex
-	var readers sync.WaitGroup
-	for range min(configReaders, len(unread)) {
-		readers.Go(func() {
-			for d := range unread {
-				var image builtImage
-				if ctx.Err() != nil || a.readConfig(ctx, repository, d, maxListedConfig, &image) != nil {
-					continue
-				}
-				text := image.platform.String()
-				if !platformForm.MatchString(text) { // whoever pushed it may have written anything
+		if !known && ctx.Err() == nil {
+			var image builtImage
+			if a.readConfig(ctx, repository, c.Digest, maxListedConfig, &image) == nil {
+				if text = image.platform.String(); !platformForm.MatchString(text) { // whoever pushed it may have written anything
 					text = ""
 				}
-				a.platforms.Set(d, text)
-				mu.Lock()
-				found[d] = text
-				mu.Unlock()
+				a.platforms.Set(c.Digest, text)
 			}
-		})
+		}
+		found[c.Digest] = text
 	}
-	readers.Wait()
 	return found
 }

@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/purser-registry/purser/internal/server/servertest"
-
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/catalog/browse"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // TestSizesThatAreDeclared: a client pushes manifests that declare wrong sizes, up to the
@@ -114,5 +116,37 @@ func checkDeclared(t *testing.T, r *registry, image oci.Digest, size int, about,
 	}
 	if m = get(index); m.Manifests[0].Size != payload || m.Manifests[0].Declared == nil || *m.Manifests[0].Declared != math.MaxInt64 {
 		t.Errorf("index: %+v", m)
+	}
+}
+
+// TestSizesOfNamespaces: a list of namespaces has sizes if it is asked for them: of what the client may
+// pull in each.
+func TestSizesOfNamespaces(t *testing.T) {
+	t.Parallel()
+	c := restricted(t)
+	c.root.Put(t, "acme/hidden", "v1", c.root.Simple(t, "acme/hidden", "x", nil))
+	c.AddAccount(t, "guest", false)
+	c.Grant(t, "acme/team/app", "guest", auth.Reader)
+	guest := &registry{c.With(servertest.As("guest"))}
+	size := func(r *registry, query string) *browse.Size {
+		t.Helper()
+		var list api.NamespaceList
+		r.Manage(t, "GET", "/organization"+query, "").Into(t, 200, &list)
+		if len(list.Namespaces) != 1 {
+			t.Fatalf("%d namespaces", len(list.Namespaces))
+		}
+		return list.Namespaces[0].Size
+	}
+	var whole, part api.DescribedRepository
+	c.root.Manage(t, "GET", "/organization/acme", "").Into(t, 200, &whole)
+	c.root.Manage(t, "GET", "/repository/acme/team/app", "").Into(t, 200, &part)
+	if got := size(c.root, "?statistics=true"); got == nil || got.Bytes != whole.Size.Bytes || got.Blobs != whole.Size.Blobs || !got.Exact {
+		t.Errorf("root sees %+v, want %+v", got, whole.Size)
+	}
+	if got := size(guest, "?statistics=true"); got == nil || got.Bytes != part.Size.Bytes || got.OwnBytes != nil {
+		t.Errorf("guest sees %+v, want %d bytes", got, part.Size.Bytes)
+	}
+	if got := size(c.root, ""); got != nil {
+		t.Errorf("not asked for: %+v", got)
 	}
 }

@@ -71,7 +71,7 @@ func (e logEntry) Details() (list []field) {
 		list = append(list, field{name, value})
 	}
 	policy, run := e.IDs()
-	for _, f := range []field{{"digest", e.Digest.String()}, {"policy", policy}, {"run", run}, {"address", e.IP}, {"client", e.UserAgent}, {"request", e.RequestID}} {
+	for _, f := range []field{{"digest", e.Digest.String()}, {"policy", policy}, {"run", run}, {"address", e.IP}, {"client", agent(e.UserAgent)}, {"request", e.RequestID}} {
 		if f.Value != "" {
 			list = append(list, f)
 		}

@@ -38,6 +38,7 @@ var functions = template.FuncMap{
 	"actions":     actions,
 	"teamrole":    teamRole,
 	"nolimits":    func() limitFields { return limitFields{} },
+	"agent":       agent,
 	"robot":       shortRobot,
 	"inown":       inOwn,
 	"webhookname": webhookName,

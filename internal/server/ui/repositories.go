@@ -76,7 +76,7 @@ func (q *request) showRepositories(status int, refused typed, n *notice) error {
 // showNamespaces lists the namespaces that the client may see, with the form that creates one as it was
 // refused, or with a notice.
 func (q *request) showNamespaces(status int, refused typed, n *notice) error {
-	list, err := run(q, api.ListNamespaces, api.NamespaceQuery{NameFilter: q.nameFilter()})
+	list, err := run(q, api.ListNamespaces, api.NamespaceQuery{NameFilter: q.nameFilter(), Statistics: true})
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (q *request) showNamespaces(status int, refused typed, n *notice) error {
 	if n == nil {
 		n = refused.Notice()
 	}
-	create, same := q.namespaceForm(refused), []same{command("purser namespace list"), call("GET", "/organization")}
+	create, same := q.namespaceForm(refused), []same{command("purser namespace list"), call("GET", "/organization?statistics=true")}
 	if create != nil {
 		same = append(same, command("purser namespace create NAME"), call("POST", "/organization"))
 	}

@@ -21,17 +21,23 @@ func repoCommand(src *command.Source) *cobra.Command {
 
 // statisticsOf returns the columns of --statistics. What the registry doesn't know is "".
 func statisticsOf(r api.RepositoryStatistics) []string {
-	var size, count string
-	if r.Size != nil {
-		size = command.Size(r.Size.Bytes)
-		if !r.Size.Exact {
-			size += "+"
-		}
-	}
+	var count string
 	if r.RecentPulls != nil {
 		count = pulls(&r.RecentPulls.Count)
 	}
-	return []string{size, clock(r.LastPulledAt), count}
+	return []string{clock(r.LastPulledAt), count}
+}
+
+// listedSize returns the size of a repository or a namespace in a list, followed by a plus sign if it is only a
+// lower bound, and "" if the registry doesn't say it.
+func listedSize(s *browse.Size) string {
+	if s == nil {
+		return ""
+	}
+	if !s.Exact {
+		return command.Size(s.Bytes) + "+"
+	}
+	return command.Size(s.Bytes)
 }
 
 func repoListCommand(src *command.Source) *cobra.Command {
@@ -39,9 +45,9 @@ func repoListCommand(src *command.Source) *cobra.Command {
 	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
-	statistics := cmd.Flags().Bool("statistics", false, "show size, last pull and the pulls of 30 days too")
+	statistics := cmd.Flags().Bool("statistics", false, "show last pull and the pulls of 30 days too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		in := api.RepositoryQuery{NameFilter: *names, Sort: sort, Statistics: *statistics}
+		in := api.RepositoryQuery{NameFilter: *names, Sort: sort, Statistics: true}
 		if len(args) > 0 {
 			in.Namespace = args[0]
 		}
@@ -50,13 +56,13 @@ func repoListCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		return command.PrintList(cmd, listing, list, more, func(r api.ListedRepository) string { return r.Repository }, func(w io.Writer) error {
-			head := []string{"REPOSITORY", "TAGS", "LAST PUSH", "CREATED"}
+			head := []string{"REPOSITORY", "TAGS", "SIZE", "LAST PUSH", "CREATED"}
 			if *statistics {
-				head = append(head, "SIZE", "LAST PULL", "PULLS IN 30D")
+				head = append(head, "LAST PULL", "PULLS IN 30D")
 			}
 			rows := make([][]string, len(list))
 			for i, r := range list {
-				rows[i] = []string{r.Repository, atLeast(r.Tags), since(r.PushedAt), clock(&r.CreatedAt)}
+				rows[i] = []string{r.Repository, atLeast(r.Tags), listedSize(r.Size), since(r.PushedAt), clock(&r.CreatedAt)}
 				if *statistics {
 					rows[i] = append(rows[i], statisticsOf(r.RepositoryStatistics)...)
 				}
@@ -164,16 +170,16 @@ func namespaceListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
 	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names}, listing.Limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names, Statistics: true}, listing.Limit)
 		if err != nil {
 			return err
 		}
 		return command.PrintList(cmd, listing, list, more, func(n browse.NamespaceInfo) string { return n.Name }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, n := range list {
-				rows[i] = []string{n.Name, atLeast(n.Repositories), clock(&n.CreatedAt)}
+				rows[i] = []string{n.Name, atLeast(n.Repositories), listedSize(n.Size), clock(&n.CreatedAt)}
 			}
-			return table(w, []string{"NAMESPACE", "REPOSITORIES", "CREATED"}, rows, more)
+			return table(w, []string{"NAMESPACE", "REPOSITORIES", "SIZE", "CREATED"}, rows, more)
 		})
 	})
 	return cmd
