@@ -1,12 +1,16 @@
 package ui
 
 import (
+	"encoding/json"
 	"net/http"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/policy"
 )
 
 // tagPath is the page of a tag, to which its forms are sent too.
@@ -191,4 +195,246 @@ func changeHistory(q *request) error {
 		n = &notice{Bad: true, Text: clip(128, tag) + " was not restored. " + sentence(text)}
 	}
 	return q.showHistory(n)
+}
+
+// tagChanges are the forms of a tag's page. Each sends the digest that the page has shown, and the registry
+// changes nothing if the tag points to another manifest by then.
+type tagChanges struct {
+	Typed    typed
+	MayMove  bool      // and set a date: the client may push, and move tags
+	Expires  time.Time // the date that the page asks to confirm, zero: none
+	Guarded  string    // why nobody may move or delete the tag, "" if one may
+	Rule     *crumb    // where the rule that protects the tag is managed, nil: there is none, or it is hidden
+	Pattern  string    // of a rule that protects exactly this tag, "" if the client may not make one
+	MayUndo  bool      // end that the tag is immutable
+	Why, Log string    // the pages that say why its image is kept, and who pulled it; "" if the client may not see them
+}
+
+// tagChanges returns what the client may do with a tag.
+func (q *request) tagChanges(repository string, t *tagInfo, refused typed) tagChanges {
+	of := auth.OfRepository(repository)
+	d := tagChanges{Typed: refused, Expires: refused.expires, MayMove: q.may(auth.Push, of) && q.ui.server.MayOverwrite(q.Context(), repository)}
+	mayProtect := q.may(api.CreateProtection.Access, of)
+	switch {
+	case t.Immutable:
+		d.Guarded, d.MayUndo = "It is immutable: nobody moves or deletes it.", mayProtect
+	case t.IsProtected:
+		d.Guarded = "A rule protects it: nobody moves or deletes it."
+		d.Rule = q.ruleOf(repository, t.ProtectedBy)
+	case mayProtect:
+		d.Pattern = "^" + regexp.QuoteMeta(t.Name) + "$"
+	}
+	if q.may(api.ExplainManifest.Access, of) {
+		d.Why = "/ui/cleanup/explain" + arguments("digest", repository+":"+t.Name)
+	}
+	if q.may(api.ListLogs.Access, of) {
+		d.Log = "/ui/audit" + arguments("repository", repository, "tag", t.Name, "kind", "pull_repo")
+	}
+	return d
+}
+
+// ruleOf returns where the rule is managed that protects a tag, as the API names it: PATTERN of PLACE.
+func (q *request) ruleOf(repository, protectedBy string) *crumb {
+	if protectedBy == "" {
+		return nil
+	}
+	namespace, _, _ := strings.Cut(repository, "/")
+	const below = "/-/settings#protected"
+	for _, p := range []place{{namespace, repository}, {namespace: namespace}} {
+		kind := "repository "
+		if p.IsNamespace() {
+			kind = "namespace "
+		}
+		if strings.HasSuffix(protectedBy, " of "+kind+p.Name()) && q.may(api.ListProtection.Access, p.At().Resource()) {
+			return &crumb{clip(300, protectedBy), p.Home(below)}
+		}
+	}
+	if strings.HasSuffix(protectedBy, " of the registry") && q.operator() {
+		return &crumb{clip(300, protectedBy), defaultsPath}
+	}
+	return &crumb{clip(300, protectedBy), ""}
+}
+
+// changeTag runs a form of a tag's page.
+func changeTag(q *request) error {
+	repository, name, seen := q.repository(), q.values["tag"], api.SeenTag{IfDigest: q.form.Get("seen")}
+	item := tagItem(repository, name)
+	var n *notice
+	var err error
+	switch q.form.Get("do") {
+	case "restore":
+		n, err = q.restoreTag(repository, name, q.form.Get("digest"), seen)
+	case "delete":
+		n, err = q.deleteShown(item, seen)
+	case "move":
+		n, err = q.moveTag(item, seen)
+	case "expire":
+		return q.previewExpiry()
+	case "set-expiry":
+		n, err = q.setExpiry(item, seen)
+	case "protect":
+		pattern := "^" + regexp.QuoteMeta(name) + "$"
+		_, err = run(q, api.CreateProtection, api.ProtectionNew{At: api.At{Repository: repository}, Body: api.NewProtectionRule{Pattern: pattern}})
+		n = &notice{Text: "A rule of the repository protects this tag now: nobody moves or deletes it."}
+	case "unlock":
+		off := false
+		_, err = run(q, api.ChangeTag, api.TagChange{TagItem: item, Body: api.MovedTag{Immutable: &off}})
+		n = &notice{Text: "The tag can be moved and deleted again."}
+	default:
+		err = formError("The form doesn't say what to do.")
+	}
+	if err == nil {
+		return q.showTag(http.StatusOK, typed{}, n)
+	}
+	return q.refusedTag(err)
+}
+
+// refusedTag shows the tag again, with the reason why a form didn't work.
+func (q *request) refusedTag(err error) error {
+	status := formStatus(err)
+	switch {
+	case status == 0:
+		return err
+	case status == http.StatusPreconditionFailed:
+		return q.showTag(status, typed{form: q.form, why: "Nothing was changed: somebody else has moved or deleted this tag since the page was made. The page shows it as it is now; do it again if you still want to."}, nil)
+	}
+	t := q.typedForm(err, map[string]string{"manifest_digest": "to"})
+	switch {
+	case t.Is("delete"):
+		t.why = "The tag was not deleted. " + t.why
+	case t.Is("restore"):
+		t.field, t.why = "", q.values["tag"]+" was not restored. "+sentence(err.Error())
+	}
+	return q.showTag(status, t, nil)
+}
+
+// deleteShown deletes the tag if it is as the page has shown it.
+func (q *request) deleteShown(item api.TagItem, seen api.SeenTag) (*notice, error) {
+	before, err := q.digestOf(item.Repository, item.Tag)
+	if err == nil {
+		_, err = run(q, api.DeleteTag, api.TagDeletion{TagItem: item, SeenTag: seen})
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := &notice{Text: "The tag was deleted. Garbage collection keeps its image for a while, so it can be restored."}
+	if before != "" && q.may(api.RestoreTag.Access, item.Resource()) {
+		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "restore"}, {"digest", before}, {"seen", "none"}}}
+	}
+	return n, nil
+}
+
+// moveTag points the tag to a manifest of the repository, which the form names by its digest or by another
+// tag.
+func (q *request) moveTag(item api.TagItem, seen api.SeenTag) (*notice, error) {
+	to := strings.TrimSpace(q.form.Get("to"))
+	if to == "" {
+		return nil, fieldError{"to", "Write a digest, or another tag of this repository."}
+	}
+	digest := to
+	if !strings.Contains(to, ":") {
+		found, err := run(q, api.GetTag, tagItem(item.Repository, to))
+		switch {
+		case statusOf(err) == http.StatusNotFound, statusOf(err) == http.StatusBadRequest:
+			return nil, fieldError{"to", "This repository has no tag " + clip(128, to) + "."}
+		case err != nil:
+			return nil, err
+		}
+		digest = found.ManifestDigest.String()
+	} else if _, err := oci.ParseDigest(to); err != nil {
+		return nil, fieldError{"to", sentence(err.Error())}
+	}
+	if digest == seen.IfDigest {
+		return nil, fieldError{"to", "The tag points there already."}
+	}
+	if _, err := run(q, api.ChangeTag, api.TagChange{TagItem: item, SeenTag: seen, Body: api.MovedTag{ManifestDigest: digest}}); err != nil {
+		if statusOf(err) == http.StatusNotFound {
+			err = fieldError{"to", sentence(err.Error())}
+		}
+		return nil, err
+	}
+	n := &notice{Text: item.Tag + " points to " + shortDigest(digest) + " now."}
+	if seen.IfDigest != "" {
+		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "move"}, {"to", seen.IfDigest}, {"seen", digest}}}
+	}
+	return n, nil
+}
+
+// expiry reads the date of a form, which has a period or a day and time in UTC.
+func (q *request) expiry(now time.Time) (at time.Time, err error) {
+	in, date := strings.TrimSpace(q.form.Get("in")), strings.TrimSpace(q.form.Get("at"))
+	switch {
+	case in != "" && date != "":
+		return at, fieldError{"at", "Write a period or a time, and not both."}
+	case in != "":
+		age, err := policy.ParseAge(in)
+		if err != nil {
+			return at, fieldError{"in", sentence(err.Error())}
+		}
+		return now.Add(age.Duration()).UTC().Truncate(time.Second), nil
+	case date == "":
+		return at, fieldError{"in", "Write a period, such as 2w, or a time."}
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
+		if at, err := time.Parse(layout, date); err == nil {
+			return at.UTC(), nil
+		}
+	}
+	return at, fieldError{"at", "“" + clip(40, date) + "” is no time like 2030-01-02T15:04."}
+}
+
+// previewExpiry shows the date that a form means, before it is set.
+func (q *request) previewExpiry() error {
+	at, err := q.expiry(time.Now())
+	if err == nil && !at.After(time.Now()) {
+		err = fieldError{"at", exact(at) + " has passed already."}
+	}
+	if err != nil {
+		return q.refusedTag(err)
+	}
+	return q.showTag(http.StatusOK, typed{form: q.form, expires: at}, nil)
+}
+
+// setExpiry sets the date at which the tag is deleted, or takes it away.
+func (q *request) setExpiry(item api.TagItem, seen api.SeenTag) (*notice, error) {
+	value, n := api.TagExpiration("null"), &notice{Text: "The tag has no date of deletion any more."}
+	if text := q.form.Get("date"); text != "" {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return nil, formError("The form has no date.")
+		}
+		quoted, _ := json.Marshal(at) // a time
+		value, n.Text = quoted, "The tag is deleted at "+exact(at)+". A push to it takes the date away."
+	}
+	_, err := run(q, api.ChangeTag, api.TagChange{TagItem: item, SeenTag: seen, Body: api.MovedTag{Expiration: &value}})
+	return n, err
+}
+
+// digestOf returns the digest of the manifest to which a tag points, "" if there is no such tag.
+func (q *request) digestOf(repository, tag string) (string, error) {
+	t, err := run(q, api.GetTag, tagItem(repository, tag))
+	if statusOf(err) == http.StatusNotFound {
+		return "", nil
+	}
+	return t.ManifestDigest.String(), err
+}
+
+// restoreTag points a tag to a manifest that it had before, and returns what the page says of it.
+func (q *request) restoreTag(repository, tag, digest string, seen api.SeenTag) (*notice, error) {
+	before, err := q.digestOf(repository, tag)
+	if err == nil {
+		in := api.TagRestoration{TagItem: tagItem(repository, tag), SeenTag: seen}
+		if in.Body.ManifestDigest, err = digestIn("body.manifest_digest", digest); err == nil {
+			_, err = run(q, api.RestoreTag, in)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := &notice{Text: tag + " points to " + shortDigest(digest) + " again."}
+	n.Undo = &undo{link(tagPath, repository, tag), "Undo", []field{{"do", "delete"}, {"seen", digest}}}
+	if before != "" {
+		n.Undo.Fields = []field{{"do", "restore"}, {"digest", before}, {"seen", digest}}
+	}
+	return n, nil
 }
