@@ -189,7 +189,7 @@ func (q *request) showDefaults(status int, n *notice) error {
 		Title: "Registry-wide defaults", Section: "defaults", Notice: n, Data: d,
 		Lead: "Rules that protect tags hold in all namespaces. Policies apply in each namespace that has none of its own and doesn't refuse them.",
 		Same: []same{
-			command("purser protection list"), command("purser protection add --pattern PATTERN"), command("purser policy list"), command("purser policy create"),
+			command("purser protection list --all"), command("purser protection add --all REGEXP"), command("purser policy list --defaults"), command("purser policy create --defaults"),
 			call("GET", "/tagprotection"), call("POST", "/tagprotection"), call("GET", "/autoprunepolicy"), call("POST", "/autoprunepolicy"),
 		},
 	})
