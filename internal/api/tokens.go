@@ -72,6 +72,9 @@ type SessionList struct {
 	NextPage string        `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
+// Entries implements Page.
+func (l SessionList) Entries() ([]SessionView, string) { return l.Sessions, l.NextPage }
+
 // Inputs of the operations on tokens and log-ins.
 type (
 	TokenQuery struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/judge"
 	"github.com/purser-registry/purser/internal/server/servertest"
+	"github.com/purser-registry/purser/internal/webhook"
 )
 
 // pruned is a registry with auto-pruning.
@@ -43,6 +44,9 @@ func setupPruned(t *testing.T, change ...func(*servertest.Options)) pruned {
 			t.Fatal(err)
 		}
 		o.Management.Autoprune = r.pruner
+		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: pool, Log: o.Log}); err != nil { // it sends nothing until it runs
+			t.Fatal(err)
+		}
 	})
 	r.Registry = servertest.NewReplica(t, dsn, pgtest.TempDir(t), change...)
 	r.Listen(t)

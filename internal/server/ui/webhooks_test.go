@@ -188,7 +188,7 @@ func TestWebhookDeliveries(t *testing.T) {
 
 	// Far from the next attempt, the page looks again less often.
 	s.Exec(t, "UPDATE webhooknotices SET delivered_at = NULL, attempts = 3, last_error = 'away', next_attempt = now() + interval '2 hours'")
-	ann.open(t, delivery, `data-refresh="30"`, "3 attempts were made", ">away<", "in 1 h", "Send it now")
+	ann.open(t, delivery, `data-refresh="30"`, "3 attempts were made", ">away<", "in 2 h", "Send it now")
 	for range 2 { // both attempts
 		status <- 500
 	}

@@ -397,6 +397,28 @@ func TestCommandsKeepEmptyLimits(t *testing.T) {
 	}
 }
 
+// TestSessionCommands: a log-in of a browser is listed, and ends for good.
+func TestSessionCommands(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	form := "username=root&password=" + servertest.PasswordOf("root")
+	o.r.Do(t, http.MethodPost, "/auth/login", form, "Content-Type", "application/x-www-form-urlencoded", "User-Agent", "Netscape").WantStatus(t, http.StatusSeeOther)
+	list := o.ok("", "session", "list")
+	ids := column(t, list, "ID")
+	if len(ids) != 1 || !strings.Contains(list, "Netscape") {
+		t.Fatalf("log-ins:\n%s", list)
+	}
+	if text := o.ok("", "session", "end", ids[0]); text != "Ended log-in "+ids[0]+".\n" {
+		t.Errorf("it prints %q", text)
+	}
+	o.fails("", 3, "", "session", "end", ids[0])
+	o.fails("ID", 2, "", "session", "end", "this")
+	if left := strings.TrimSpace(o.ok("", "session", "list", "-q")); left != "" {
+		t.Errorf("left: %q", left)
+	}
+}
+
 func TestTeamAndGrantCommands(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -424,6 +446,9 @@ func TestTeamAndGrantCommands(t *testing.T) {
 	}
 	if want := []grantView{{"robot", "acme+ci", "reader"}, {"user", "alice", "maintainer"}, {"team", "dev", "administrator"}}; !slices.Equal(grants, want) {
 		t.Errorf("grants: %v, want %v", grants, want)
+	}
+	if list := o.ok("", "team", "roles", "acme", "dev"); !strings.Contains(list, "acme/app    administrator") {
+		t.Errorf("the team's roles:\n%s", list)
 	}
 	o.ok("", "grant", "remove", "acme/app", "--robot", "acme+ci")
 	o.fails("", 3, "", "grant", "remove", "acme/app", "--robot", "acme+ci")

@@ -29,7 +29,7 @@ func Commands(src *command.Source, ofUser ...*cobra.Command) []*cobra.Command {
 	return []*cobra.Command{
 		findCommand(src), namespaceCommand(src), repoCommand(src), tagCommand(src), manifestCommand(src), auditCommand(src), protectionCommand(src), quotaCommand(src), trashCommand(src),
 		copyCommand(src), policyCommand(src), pruneCommand(src), holdCommand(src), reportCommand(src), pullsCommand(src), webhookCommand(src),
-		loginCommand(src), logoutCommand(src), userCommand(src, ofUser...), robotCommand(src), tokenCommand(src), teamCommand(src), grantCommand(src), clockCommand(src),
+		loginCommand(src), logoutCommand(src), userCommand(src, ofUser...), robotCommand(src), tokenCommand(src), sessionCommand(src), teamCommand(src), grantCommand(src), clockCommand(src),
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func teamCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("team", "Manage teams: groups of accounts that have roles in a namespace",
 		teamListCommand(src), teamCreateCommand(src), teamDeleteCommand(src), teamMembersCommand(src),
-		teamAddCommand(src), teamRemoveCommand(src), teamGroupsCommand(src)))
+		teamAddCommand(src), teamRemoveCommand(src), teamGroupsCommand(src), teamRolesCommand(src)))
 }
 
 func teamListCommand(src *command.Source) *cobra.Command {
@@ -107,6 +107,26 @@ func teamMembersCommand(src *command.Source) *cobra.Command {
 				rows[i] = []string{m.Name, kind, by}
 			}
 			return table(w, []string{"NAME", "KIND", "BY"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+func teamRolesCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "roles NAMESPACE TEAM", Short: "List the roles of a team in repositories of its namespace", Args: cobra.ExactArgs(2),
+		Long: "List the roles of a team in repositories of its namespace. \"purser team list\" has the role in the whole namespace."}
+	listing := command.AddListing(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		list, more, err := api.List(cmd.Context(), c, api.ListTeamRoles, api.TeamRoleQuery{TeamItem: api.TeamOf(args[0], args[1])}, listing.Limit)
+		if err != nil {
+			return err
+		}
+		return command.PrintList(cmd, listing, list, more, func(p api.RobotPermission) string { return args[0] + "/" + p.Repository.Name }, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, p := range list {
+				rows[i] = []string{args[0] + "/" + p.Repository.Name, roleName(p.Role)}
+			}
+			return table(w, []string{"REPOSITORY", "ROLE"}, rows, more)
 		})
 	})
 	return cmd

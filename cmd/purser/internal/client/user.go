@@ -387,3 +387,40 @@ func tokenRevokeCommand(src *command.Source) *cobra.Command {
 	})
 	return cmd
 }
+
+func sessionCommand(src *command.Source) *cobra.Command {
+	return addServer(command.Group("session", "See where you are logged in by a browser, and end log-ins", sessionListCommand(src), sessionEndCommand(src)))
+}
+
+func sessionListCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List the log-ins of browsers to your account, the newest first", Args: cobra.NoArgs}
+	listing := command.AddListing(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
+		list, more, err := api.List(cmd.Context(), c, api.ListSessions, api.Paging{}, listing.Limit)
+		if err != nil {
+			return err
+		}
+		return command.PrintList(cmd, listing, list, more, func(s api.SessionView) string { return s.ID }, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, s := range list {
+				rows[i] = []string{s.ID, s.Address, clock(&s.LastUsedAt), clock(&s.CreatedAt), s.UserAgent}
+			}
+			return table(w, []string{"ID", "FROM", "LAST USED", "SINCE", "BROWSER"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+func sessionEndCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "end ID", Short: "End a log-in of a browser", Args: cobra.ExactArgs(1)}
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if err := checkArg("ID", args[0], checkUUID); err != nil {
+			return err
+		}
+		if _, err := api.EndSession.Call(cmd.Context(), c, api.SessionItem{ID: args[0]}); err != nil {
+			return err
+		}
+		return say(cmd, "Ended log-in %s.\n", args[0])
+	})
+	return cmd
+}
