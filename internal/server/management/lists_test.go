@@ -22,7 +22,7 @@ var boundedLists = map[string]string{
 	"changeUserDetails.organizations": "500, the first page of getLoggedInUser",
 	// Of tags, manifests and repositories.
 	"DescribedManifest.indexes": "100", "DescribedManifest.tags": "100", "DescribedManifest.layers": "a manifest, of 4 MiB",
-	"DescribedManifest.manifests": "a manifest, of 4 MiB", "ImageManifests.digests": "100", "Layer.urls": "a manifest, of 4 MiB", "Layer.command": "a configuration of 1 MiB",
+	"DescribedManifest.manifests": "a manifest, of 4 MiB", "ImageManifests.digests": "100", "ShortManifests.manifests": "10", "ShortManifest.tags": "3", "Layer.urls": "a manifest, of 4 MiB", "Layer.command": "a configuration of 1 MiB",
 	"ListedReferrer.annotations": "512 KiB of a page", "ListedTag.platforms": "an index of 64 KiB", "UntaggedManifest.platforms": "an index of 64 KiB", "RecentPulls.days": "30 days",
 	"Trashed.conflicts": "2", "CreatedRule.warnings": "the kinds of warnings", "ProtectionRule.warnings": "the kinds of warnings",
 	"FoundItems.results": "limit, up to 50, of each of 4 kinds", "FoundItems.more": "the kinds", "FoundItem.tags": "3",

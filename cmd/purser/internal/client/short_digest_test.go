@@ -2,6 +2,10 @@ package client
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -61,4 +65,42 @@ func TestShortDigests(t *testing.T) {
 			t.Errorf("%q:\n%s", args, text)
 		}
 	}
+}
+
+// TestShortDigestIsResolvedOnce: what is pushed after a short digest was resolved isn't taken for what was
+// meant: the command acts by the whole digest, which it prints.
+func TestShortDigestIsResolvedOnce(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	root := o.r.With(servertest.As("root"))
+	config := root.Push(t, "acme/app", "{}")
+	one, two := servertest.Alike(t, func(i int) string {
+		return servertest.Image(t, config, nil, servertest.Object{"annotations": map[string]string{"n": fmt.Sprint(i)}})
+	})
+	a := root.Put(t, "acme/app", "v1", one)
+	pushed := false
+	between := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			target, err := url.Parse(o.r.URL)
+			if err != nil {
+				t.Error(err)
+			}
+			r.SetURL(target)
+		},
+		ModifyResponse: func(res *http.Response) error {
+			if strings.Contains(res.Request.URL.Path, "/digest/") {
+				root.Put(t, "acme/app", "v2", two)
+				pushed = true
+			}
+			return nil
+		},
+	})
+	t.Cleanup(between.Close)
+	o.environ = append(o.environ, "PURSER_SERVER="+between.URL)
+	o.ok(servertest.PasswordOf("root")+"\n", "login", "--username", "root", "--password-stdin")
+	if text := o.ok("", "tag", "move", "acme/app:new", a.Hex()[:6]); text != "acme/app:new points to "+a.String()+".\n" || !pushed {
+		t.Errorf("%s (pushed meanwhile: %v)", text, pushed)
+	}
+	o.fails("several manifests of acme/app", 2, "", "tag", "move", "acme/app:new", a.Hex()[:6])
 }
