@@ -19,18 +19,21 @@ func TestRefusalsNameTheFlag(t *testing.T) {
 	root.Manage(t, http.MethodPut, "/holds/prod", fmt.Sprintf(`{"digests": [%q]}`, held)).WantStatus(t, 200)
 	o.ok("", "protection", "add", "acme", "^v2$")
 	o.ok("", "tag", "immutable", "acme/app:fixed")
+	o.ok("", "webhook", "create", "acme", "--url", "http://127.0.0.1:9/hook", "--title", "off", "--events", "push")
+	o.ok("", "webhook", "update", "acme", "off", "--disable")
 	o.ok("", "repo", "delete", "acme/r1", "--yes")
 	root.Put(t, "acme/r1", "v1", root.Simple(t, "acme/r1", 1, nil))
 	for _, c := range []struct {
 		args, want string
 	}{
 		{"tag delete acme/app:v1 --yes", "; --override-holds deletes it all the same"},
-		{"tag delete acme/app:v2 --yes", "; delete it with --override-protection, or remove the rule"},
-		{"tag delete acme/app:fixed --yes", "; delete it with --override-protection, or let a maintainer undo that"},
+		{"tag delete acme/app:v2 --yes", "; delete it with --override-protection, or remove the rule with \"purser protection remove\""},
+		{"tag delete acme/app:fixed --yes", "; delete it with --override-protection, or let a maintainer undo that with \"purser tag immutable --undo\""},
 		{"repo delete acme/app --yes", "; --override-holds deletes it all the same"},
 		{"namespace delete acme --yes", "; --override-holds deletes it all the same"},
 		{"trash restore acme/r1", "restore it under another one with --as NAME"},
 		{"repo delete acme/app", "add --yes"},
+		{"webhook test acme off", "enable it first with \"purser webhook update --enable\""},
 	} {
 		code, _, stderr := o.purser("", strings.Fields(c.args)...)
 		if code != 3 || !strings.Contains(stderr, c.want) || parameterOfAPI(stderr) != "" {

@@ -13,14 +13,16 @@ import (
 
 // wayOut is how a command says what a refusal of the registry offers to clients of the API in general.
 type wayOut struct {
-	flag         string // of the command, which has the way out
+	flag         string // of the command, which has the way out; "": another command has it
 	offered, say string
 }
 
 var waysOut = []wayOut{
 	{"override-protection", "by the management API with override_protection", "with --override-protection"},
 	{"as", "restore it under another one", "restore it under another one with --as NAME"},
-	{"undo", "let a maintainer undo that", "let a maintainer undo that with --undo"},
+	{"", "or let a maintainer undo that", "or let a maintainer undo that with \"purser tag immutable --undo\""},
+	{"", ", or remove the rule", ", or remove the rule with \"purser protection remove\""},
+	{"", "is sent to it; enable it first", "is sent to it; enable it first with \"purser webhook update --enable\""},
 	{"tags", "tags, more than the ", "tags (--tags), more than the "},
 }
 
@@ -35,7 +37,7 @@ func NameFlags(cmd *cobra.Command, text string) string {
 		return f != nil && !f.Hidden
 	}
 	for _, w := range waysOut {
-		if has(w.flag) {
+		if w.flag == "" || has(w.flag) {
 			text = strings.ReplaceAll(text, w.offered, w.say)
 		}
 	}
