@@ -104,6 +104,7 @@ var rules = []rule{
 	{"GET", `^/repository/\{repository\}/((tag/\{tag\}|manifest/\{digest\})/)?pull_statistics/history$`, []string{"pull"}},
 	{"GET", `^/repository/\{repository\}/pull_statistics/top$`, []string{"pull"}},
 	{"GET", `^/pull_statistics/(top|unpulled)$`, []string{"list"}},
+	{"GET", `^/find/all$`, []string{"list"}},
 	{"GET", `^/user/pull_statistics/history$`, []string{"login"}},
 	{"GET", `^/pull_statistics/history$`, []string{"operate"}},
 	{".*", `/starred(/|$)`, []string{"login", "pull"}},

@@ -264,7 +264,7 @@ func uses(t *testing.T, dir string, names map[string]string) map[string][]string
 			}
 		} else {
 			command, _, _ := strings.Cut(strings.TrimSuffix(file, ".go"), "_")
-			name = "`purser " + cmp.Or(map[string]string{"auditlog": "audit", "checks": "clock", "completers": "completion", "identify": "completion"}[command], command) + "`"
+			name = "`purser " + cmp.Or(map[string]string{"auditlog": "audit", "checks": "clock", "completers": "completion", "identify": "completion", "commands": "completion"}[command], command) + "`"
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			s, isSelector := n.(*ast.SelectorExpr)

@@ -401,8 +401,13 @@ func missingPart(name string) *oci.Error {
 	return server.Refusal(http.StatusBadRequest, "path.%s: required path parameter is missing", name)
 }
 
+// mayBeEmpty are the parameters of the query that say something by an empty value.
+var mayBeEmpty = []string{"replaces"}
+
 // checkParameters returns an error for the client if a parameter of the path is empty, or one of the
-// path or the query contains text that PostgreSQL can't store.
+// path or the query contains text that PostgreSQL can't store. In a request that changes something no
+// parameter of the query may be empty: it would count as absent, and a client whose condition came out
+// empty, such as if_digest, would change what it wanted to spare.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if values[name] == "" {
@@ -412,7 +417,16 @@ func checkParameters(r *http.Request, values map[string]string) error {
 			return err
 		}
 	}
-	return server.CheckRawQuery(r.URL.RawQuery)
+	if err := server.CheckRawQuery(r.URL.RawQuery); err != nil || r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return err
+	}
+	query := r.URL.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if slices.Contains(query[name], "") && !slices.Contains(mayBeEmpty, name) {
+			return badQuery(name, "it is empty: leave it out, or give it a value")
+		}
+	}
+	return nil
 }
 
 // readBody reads the body into memory. It returns an error if the Content-Type isn't JSON: a

@@ -25,6 +25,16 @@ func TestTagAsSeen(t *testing.T) {
 	} {
 		r.Manage(t, c.method, c.path, c.body).WantStatus(t, 412)
 	}
+	for _, c := range []struct{ method, path string }{ // a condition that came out empty is none that holds
+		{"DELETE", tag + "?if_digest="}, {"PUT", tag + "?if_digest"}, {"POST", tag + "/restore?if_digest="},
+		{"DELETE", "/repository/acme%2Fweb/manifest/" + first + "?untagged="}, {"DELETE", "/repository/acme%2Fweb/manifest/" + first + "?untagged"},
+	} {
+		body := to
+		if c.method == "DELETE" {
+			body = ""
+		}
+		r.Manage(t, c.method, c.path, body).WantStatus(t, 400)
+	}
 	for _, path := range []string{tag + "?if_digest=x", tag + "?if_digest=" + first} { // the second is beside immutable
 		r.Manage(t, "PUT", path, `{"immutable": true}`).WantStatus(t, 400)
 	}

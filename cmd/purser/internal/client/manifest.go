@@ -13,7 +13,7 @@ import (
 )
 
 func manifestCommand(src *command.Source) *cobra.Command {
-	return addServer(command.Group("manifest", "List manifests without tags, and delete manifests", untaggedCommand(src), manifestDeleteCommand(src)))
+	return addServer(command.Group("manifest", "Look at manifests without tags, and delete them", untaggedCommand(src), manifestDeleteCommand(src)))
 }
 
 func untaggedCommand(src *command.Source) *cobra.Command {
@@ -22,14 +22,14 @@ func untaggedCommand(src *command.Source) *cobra.Command {
 		Long: "List the manifests of a repository to which no tag points, in the order of their digests. An index may list them, or they\n" +
 			"refer to a subject, as signatures do; the others go when garbage collection reviews them.",
 	}
-	format, limit := command.AddFormat(cmd), addLimit(cmd)
+	listing := command.AddListing(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		in := api.UntaggedQuery{InRepository: api.InRepository{Repository: args[0]}}
-		list, more, err := api.List(cmd.Context(), c, api.ListUntagged, in, *limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListUntagged, in, listing.Limit)
 		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return command.PrintList(cmd, listing, list, more, func(m api.UntaggedManifest) string { return m.Digest.String() }, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, m := range list {
 				needed := ""

@@ -250,11 +250,15 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 		"meant to do, and what other policies would delete that it kept until now, is shown first, and the command asks."
 	flags, yes := addPolicyFlags(cmd), command.AddYes(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, item api.PolicyItem) error {
-		old, err := api.GetPolicy.Call(cmd.Context(), c, item)
+		old, text, err := storedPolicy(cmd, c, item)
 		if err != nil {
 			return err
 		}
-		body, err := flags.change(old)
+		change := api.PolicyChange{PolicyItem: item}
+		if flags.areSafeguards() {
+			change.Version = old.Version // what somebody else has saved since stays
+		}
+		body, err := flags.change(old, text)
 		if err != nil {
 			return err
 		}
@@ -262,7 +266,8 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		_, err = confirmed(cmd, *yes, "Save the policy?", func(confirm api.PolicyConfirmation) (api.None, error) {
-			return api.UpdatePolicy.Call(cmd.Context(), c, api.PolicyChange{PolicyItem: item, PolicyConfirmation: confirm, Body: body})
+			change.PolicyConfirmation, change.Body = confirm, body
+			return api.UpdatePolicy.Call(cmd.Context(), c, change)
 		})
 		if err != nil {
 			return err
@@ -270,6 +275,23 @@ func policyUpdateCommand(src *command.Source) *cobra.Command {
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", item.UUID)
 		return err
 	})
+}
+
+// storedPolicy returns a policy as the registry has it, and its JSON: a newer registry may have members in
+// it that this command doesn't know.
+func storedPolicy(cmd *cobra.Command, c *api.Client, item api.PolicyItem) (p api.PolicyView, text []byte, err error) {
+	body, err := api.GetPolicy.Open(cmd.Context(), c, item)
+	if err != nil {
+		return p, nil, err
+	}
+	defer body.Close()
+	if text, err = io.ReadAll(body); err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err != nil {
+		return p, nil, fmt.Errorf("reading the policy: %w", err)
+	}
+	return p, text, nil
 }
 
 func policyDeleteCommand(src *command.Source) *cobra.Command {

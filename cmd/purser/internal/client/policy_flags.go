@@ -92,22 +92,22 @@ func (f *policyFlags) body() (api.PolicyText, error) {
 	return json.Marshal(members)
 }
 
-// change returns what a stored policy becomes by the flags, as JSON for the API. If all of them are
-// safeguards, it selects what it did before; otherwise the flags describe a policy that replaces it.
-func (f *policyFlags) change(stored api.PolicyView) (api.PolicyText, error) {
+// change returns what a stored policy, with its JSON, becomes by the flags, as JSON for the API. If all of
+// them are safeguards, it selects what it did before; otherwise the flags describe a policy that replaces it.
+func (f *policyFlags) change(stored api.PolicyView, text []byte) (api.PolicyText, error) {
 	if !f.areSafeguards() {
 		return f.body()
 	}
 	if stored.Problem != "" {
 		return nil, command.Usagef("the stored policy can't be read (%s), so say with the other flags what it is to delete", stored.Problem)
 	}
-	text, err := json.Marshal(stored)
-	if err != nil {
+	stays := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(text, &stays); err != nil {
 		return nil, err
 	}
-	members := make(map[string]any)
-	if err := json.Unmarshal(text, &members); err != nil {
-		return nil, err
+	members := make(map[string]any, len(stays))
+	for name, value := range stays {
+		members[name] = value
 	}
 	maps.Copy(members, f.own.given())
 	f.addWindows(members)

@@ -90,15 +90,16 @@ func TestPolicyFlags(t *testing.T) {
 func TestPolicyUpdateOfSafeguards(t *testing.T) {
 	t.Parallel()
 	var sent map[string]any
+	var version string
 	stored := `{"uuid": "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "method": "number_of_tags", "value": 3, "numTags": 3, "tagPattern": "^build-",
-		"tagPatternMatches": true, "mode": "observe", "neverBelow": 2, "keep": [{"usedWithin": "30d"}], "labels": {"a": "b"}}`
+		"tagPatternMatches": true, "mode": "observe", "neverBelow": 2, "keep": [{"usedWithin": "30d"}], "labels": {"a": "b"}, "selectorOfTomorrow": "x", "version": 7}`
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.Method != "PUT" {
 			io.WriteString(w, stored) //nolint:errcheck // the test sees it
 			return
 		}
-		sent = nil
+		sent, version = nil, r.URL.Query().Get("version")
 		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
 			t.Error(err)
 		}
@@ -111,7 +112,7 @@ func TestPolicyUpdateOfSafeguards(t *testing.T) {
 	}
 	code, stderr := update("--mode", "on", "--max-deleted", "9", "--window", "sun")
 	if code != 0 || sent["value"] != 3.0 || sent["tagPattern"] != "^build-" || sent["mode"] != "on" || sent["maxDeleted"] != 9.0 ||
-		sent["neverBelow"] != 2.0 || sent["windows"] == nil || sent["keep"] == nil || sent["labels"] == nil {
+		sent["neverBelow"] != 2.0 || sent["windows"] == nil || sent["keep"] == nil || sent["labels"] == nil || sent["selectorOfTomorrow"] != "x" || version != "7" {
 		t.Errorf("safeguards alone: %d, %s, sent %v", code, stderr, sent)
 	}
 	code, stderr = update("--older-than", "2w")
