@@ -112,13 +112,13 @@ func (d *Dir) makeLayout() error {
 	if err != nil {
 		return err
 	}
-	have := make(map[string]bool, len(there))
+	directories := make(map[string]bool, len(there))
 	for _, e := range there {
-		have[e.Name()] = e.IsDir()
+		directories[e.Name()] = e.IsDir()
 	}
 	for i := range 256 {
 		name := hex.EncodeToString([]byte{byte(i)})
-		if have[name] {
+		if directories[name] {
 			continue
 		}
 		if err := fileowner.Mkdir(filepath.Join(d.objects, name), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -29,12 +29,12 @@ func (l Live) Tag(r Row) Row { return added(r, l.tags[r.Name]) }
 func (l Live) Manifest(r Row) Row { return added(r, l.manifests[r.Name]) }
 
 // Tags returns the names of the tags that have live pulls.
-func (l Live) Tags() []string { return names(l.tags) }
+func (l Live) Tags() []string { return namesOf(l.tags) }
 
 // Manifests returns the digests of the manifests that have live pulls.
-func (l Live) Manifests() []string { return names(l.manifests) }
+func (l Live) Manifests() []string { return namesOf(l.manifests) }
 
-func names(m map[string]statsdb.Sum) (list []string) {
+func namesOf(m map[string]statsdb.Sum) (list []string) {
 	for name := range m {
 		list = append(list, name)
 	}

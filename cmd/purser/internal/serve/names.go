@@ -36,7 +36,7 @@ func (g nameless) Gather() ([]*dto.MetricFamily, error) {
 	families, err := g.Gatherer.Gather()
 	list := make([]*dto.MetricFamily, 0, len(families))
 	for _, f := range families {
-		if !slices.ContainsFunc(f.Metric, func(m *dto.Metric) bool { return slices.ContainsFunc(m.Label, names) }) {
+		if !slices.ContainsFunc(f.Metric, func(m *dto.Metric) bool { return slices.ContainsFunc(m.Label, isNaming) }) {
 			list = append(list, f)
 		} else if metrics := join(f); metrics != nil {
 			list = append(list, &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit, Metric: metrics})
@@ -45,7 +45,7 @@ func (g nameless) Gather() ([]*dto.MetricFamily, error) {
 	return list, err
 }
 
-func names(label *dto.LabelPair) bool { return slices.Contains(namingLabels, label.GetName()) }
+func isNaming(label *dto.LabelPair) bool { return slices.Contains(namingLabels, label.GetName()) }
 
 // join returns the metrics of a family without the labels that name something. It returns nil if
 // it isn't known how to join them.
@@ -57,7 +57,7 @@ func join(f *dto.MetricFamily) []*dto.Metric {
 	}
 	all := map[string]*dto.Metric{}
 	for _, m := range f.Metric {
-		labels := slices.DeleteFunc(slices.Clone(m.Label), names) // other metrics have the same slice
+		labels := slices.DeleteFunc(slices.Clone(m.Label), isNaming) // other metrics have the same slice
 		var key strings.Builder
 		for _, l := range labels {
 			key.WriteString(l.GetName() + "\xff" + l.GetValue() + "\xff")
