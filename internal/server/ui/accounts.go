@@ -262,9 +262,11 @@ func fieldsOf(repositories, actions []string) limitFields {
 }
 
 // typedLimits returns the limits as they were typed into a form.
-func (q *request) typedLimits() limitFields {
-	f := q.form
-	return limitFields{strings.Fields(f.Get("repositories")), f["action"], f.Get("no-repositories") == "true", f.Get("no-actions") == "true"}
+func (q *request) typedLimits() limitFields { return limitFieldsIn(q.form, "") }
+
+// limitFieldsIn returns the limits in the fields whose names begin with a prefix, as a form shows them.
+func limitFieldsIn(f url.Values, prefix string) limitFields {
+	return limitFields{strings.Fields(f.Get(prefix + "repositories")), f[prefix+"action"], f.Get(prefix+"no-repositories") == "true", f.Get(prefix+"no-actions") == "true"}
 }
 
 // none says whether a limit allows nothing. Nil is no limit.
@@ -277,13 +279,16 @@ func tokenLimits(t typed) limitFields {
 }
 
 // limits reads the limits of a form, which has boxes of their own for lists that allow nothing.
-func (q *request) limits() (l limits, err error) {
-	l.actions, l.repositories = q.form["action"], strings.Fields(q.form.Get("repositories"))
+func (q *request) limits() (limits, error) { return limitsIn(q.form, "") }
+
+// limitsIn reads the limits in the fields whose names begin with a prefix.
+func limitsIn(f url.Values, prefix string) (l limits, err error) {
+	l.actions, l.repositories = f[prefix+"action"], strings.Fields(f.Get(prefix+"repositories"))
 	for _, limit := range []struct {
 		member, noun string
 		list         *[]string
 	}{{"actions", "action", &l.actions}, {"repositories", "repository", &l.repositories}} {
-		switch none := q.form.Get("no-"+limit.member) == "true"; {
+		switch none := f.Get(prefix+"no-"+limit.member) == "true"; {
 		case none && len(*limit.list) > 0:
 			return l, fmt.Errorf("%q is picked beside %s: leave one of them out", "no "+limit.noun, strings.Join(*limit.list, ", "))
 		case none:
@@ -292,7 +297,7 @@ func (q *request) limits() (l limits, err error) {
 			*limit.list = nil
 		}
 	}
-	if text := q.form.Get("expires"); text != "" {
+	if text := f.Get(prefix + "expires"); text != "" {
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
 			return l, fieldError{"expires", "“" + clip(40, text) + "” is not a day like 2026-03-05."}

@@ -175,12 +175,12 @@ func TestTeamsAndRobots(t *testing.T) {
 	const teams, robots = "/ui/namespaces/acme/-/teams", "/ui/namespaces/acme/-/robots"
 	const robot = robots + "/ci"
 	ann.open(t, teams, "has no teams")
-	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "role": {"creator"}, "description": {"<b>dev"}}, "was saved", "&lt;b&gt;dev")
+	ann.send(t, teams, url.Values{"do": {"create"}, "team": {"devs"}, "role": {"creator"}, "description": {"<b>dev"}}, "was created", "&lt;b&gt;dev")
 	ann.send(t, teams, url.Values{"do": {"add"}, "team": {"devs"}, "member": {"bob"}}, "bob is a member", "1 member")
 	if role, err := s.Auth.RoleIn(t.Context(), "bob", auth.OfNamespace("acme")); err != nil || role != auth.Writer {
 		t.Errorf("bob has the role %v, %v", role, err)
 	}
-	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "role": {"reader"}}, "was saved", "&lt;b&gt;dev")
+	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "was_role": {"creator"}, "role": {"reader"}}, "was saved", "&lt;b&gt;dev")
 	ann.send(t, teams, url.Values{"do": {"add"}, "team": {"devs"}, "member": {"nobody"}}, `role="alert"`)
 	ann.send(t, teams, url.Values{"do": {"remove"}, "team": {"devs"}, "member": {"bob"}}, "no longer a member", "no members")
 	ann.send(t, teams, url.Values{"do": {"delete"}, "team": {"devs"}}, "was deleted", "has no teams")
@@ -198,13 +198,21 @@ func TestTeamsAndRobots(t *testing.T) {
 	next := secretOf(t, ann.send(t, robot, url.Values{"do": {"rotate"}, "overlap": {"true"}}, "new secret"))
 	pull(secret, 200)
 	pull(next, 200)
-	ann.send(t, robot, url.Values{"do": {"save"}, "description": {"<b>other"}, "repositories": {"acme/none"}}, "The robot was saved", "acme/none", "all actions", "&lt;b&gt;other")
+	save := func() url.Values {
+		return merge(formAfter(t, ann.open(t, robot), "Change the description and the limits"), "do", "save")
+	}
+	form := merge(save(), "description", "<b>other", "repositories", "acme/none")
+	form.Del("action")
+	ann.send(t, robot, form, "The robot was saved", "acme/none", "all actions", "&lt;b&gt;other")
 	pull(next, 403)
 	for _, action := range auth.Actions() { // a form that leaves one out would take the limit away
-		picked := url.Values{"do": {"save"}, "action": {string(action)}}
+		picked := save()
+		picked["action"] = []string{string(action)}
 		ann.send(t, robot, picked, `value="`+string(action)+`" checked`)
 	}
-	ann.send(t, robot, url.Values{"do": {"save"}}, "all actions", "all repositories")
+	form = merge(save(), "repositories", "")
+	form.Del("action")
+	ann.send(t, robot, form, "all actions", "all repositories")
 	pull(next, 200)
 	ann.send(t, robot, url.Values{"do": {"disable"}}, "no longer log in", "disabled")
 	pull(next, 401)
@@ -249,7 +257,8 @@ func TestFormsKeepEmptyLimits(t *testing.T) {
 		content := ann.open(t, robot, c.shown...)
 		lacks(t, content, c.hidden...)
 		// The form as a browser would send it.
-		ann.send(t, robot, merge(formAfter(t, content, "Change the description and the limits"), "do", "save"), append([]string{"The robot was saved"}, c.shown...)...)
+		ann.send(t, robot, merge(formAfter(t, content, "Change the description and the limits"), "do", "save"), append([]string{"Nothing was changed"}, c.shown...)...)
+		ann.send(t, robot, merge(formAfter(t, content, "Change the description and the limits"), "do", "save", "description", c.body), append([]string{"The robot was saved"}, c.shown...)...)
 		s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+ci", secret)...).WantStatus(t, c.pull)
 	}
 	ann.post(t, 400, robot, url.Values{"do": {"save"}, "action": {"pull"}, "no-actions": {"true"}}, `role="alert"`, "leave one of them out", "pull; acme/*", noActions, `value="pull" checked`)

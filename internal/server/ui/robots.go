@@ -26,7 +26,7 @@ func (u *UI) addRobots() {
 
 // robotDone has the sentences about what a form has done, by the value of the parameter "done".
 var robotDone = map[string]string{
-	"save": "The robot was saved.", "enable": "The robot can log in again.", "disable": "The robot can no longer log in.",
+	"save": "The robot was saved.", unchanged: unchangedText, "enable": "The robot can log in again.", "disable": "The robot can no longer log in.",
 	"delete": "The robot was deleted with its secrets and roles.", "give": "The robot has the role.", "take": "The role was taken away.",
 	"federate":   "The rule was added. Tokens that satisfy it log in as the robot from now on.",
 	"unfederate": "The rule was removed, and what clients got by it has ended.", "unfederate-all": "The robot has no rules now, and what clients got by them has ended.",
@@ -107,11 +107,18 @@ type robotData struct {
 	Made        *secret
 	Description string
 	Limits      limitFields
-	Typed       bool // the description and the limits, in a form that was refused
+	Typed       bool       // the description and the limits, in a form that was refused
+	Was         robotShown // what the page had shown when the form was made
 	Renewal     renewal
 	Roles       roleTable
 	Federation  federationData
 	Lines       []readyLine
+}
+
+// robotShown is what a page had shown of what its form changes.
+type robotShown struct {
+	Description string
+	Limits      limitFields
 }
 
 // renewal is the form for a new secret, as it was typed.
@@ -136,8 +143,12 @@ func (q *request) showRobotData(status int, n *notice, d robotData) error {
 		d.Off = noAccounts
 	}
 	d.Description, d.Limits = d.Robot.Description, fieldsOf(d.Robot.Repositories, d.Robot.Actions)
+	d.Was = robotShown{d.Description, d.Limits}
 	if q.form.Get("do") == "save" {
 		d.Description, d.Limits, d.Typed = q.form.Get("description"), q.typedLimits(), true
+		if q.form.Has(wasPrefix + "description") {
+			d.Was = robotShown{q.form.Get(wasPrefix + "description"), limitFieldsIn(q.form, wasPrefix)}
+		}
 	}
 	if q.form.Get("do") == "rotate" && d.Made == nil {
 		d.Renewal = renewal{q.form.Get("expires"), q.form.Get("overlap") == "true"}
@@ -182,7 +193,10 @@ func changeRobot(q *request) error {
 			return q.showNewSecret("The robot has a new secret.", made)
 		}
 	case "save":
-		err = q.saveRobot(item)
+		var saved bool
+		if saved, err = q.saveRobot(item); !saved {
+			do = unchanged
+		}
 	case "enable", "disable":
 		enabled := do == "enable"
 		_, err = run(q, api.ChangeRobot, api.RobotChange{RobotItem: item, Body: api.RobotChangeForm{Enabled: &enabled}})
@@ -209,17 +223,35 @@ func changeRobot(q *request) error {
 	return err
 }
 
-// saveRobot changes the description and the limits of a robot.
-func (q *request) saveRobot(item api.RobotItem) error {
+// saveRobot changes the description and the limits of a robot, as far as they differ from what the page had
+// shown.
+func (q *request) saveRobot(item api.RobotItem) (saved bool, err error) {
 	l, err := q.limits()
 	if err != nil {
-		return formError(err.Error())
+		return false, formError(err.Error())
 	}
-	description := strings.TrimSpace(q.form.Get("description"))
-	_, err = run(q, api.ChangeRobot, api.RobotChange{RobotItem: item, Body: api.RobotChangeForm{
-		Description: &description, Repositories: api.Limit{Set: true, Values: l.repositories}, Actions: api.Limit{Set: true, Values: l.actions},
-	}})
-	return err
+	if err := checkShown(q.form, "description"); err != nil {
+		return false, err
+	}
+	was, err := limitsIn(q.form, wasPrefix)
+	if err != nil {
+		return false, formError(err.Error())
+	}
+	var form api.RobotChangeForm
+	if changed(q.form, "description") {
+		description := strings.TrimSpace(q.form.Get("description"))
+		form.Description, saved = &description, true
+	}
+	if !sameElements(l.repositories, was.repositories) {
+		form.Repositories, saved = api.Limit{Set: true, Values: l.repositories}, true
+	}
+	if !sameElements(l.actions, was.actions) {
+		form.Actions, saved = api.Limit{Set: true, Values: l.actions}, true
+	}
+	if saved {
+		_, err = run(q, api.ChangeRobot, api.RobotChange{RobotItem: item, Body: form})
+	}
+	return saved, err
 }
 
 // rotateRobot gives a robot a new secret. The others end at once, or in a day.

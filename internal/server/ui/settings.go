@@ -90,8 +90,11 @@ func (q *request) showSettings(status int, t typed, n *notice) error {
 	}
 	out := q.placePage(p, "/-/settings")
 	out.Notice, out.Data = n, d
-	if out.Notice == nil && q.query("done") != "" {
+	if done := q.query("done"); out.Notice == nil && done != "" {
 		out.Notice = &notice{Text: "Saved."}
+		if done == unchanged {
+			out.Notice.Text = unchangedText
+		}
 	}
 	out.Same = []same{command("purser protection list %s", p.Name()), command("purser grant list %s", p.Name()), call("GET", p.api("/tagprotection"))}
 	if p.IsNamespace() {
@@ -192,16 +195,17 @@ func (q *request) quota(namespace string) (quota *api.QuotaView, sees bool, err 
 func changeSettings(q *request) error {
 	p, f := q.place(), q.form
 	var err error
+	saved := true
 	switch f.Get("do") {
 	case "visibility":
-		in := api.VisibilityChange{InRepository: repositoryOf(p.repository)}
-		in.Body.Visibility = f.Get("visibility")
-		_, err = run(q, api.ChangeVisibility, in)
+		saved, err = q.saveVisibility(p)
 	case "protect":
 		_, err = run(q, api.CreateProtection, api.ProtectionNew{At: p.At(), Body: api.NewProtectionRule{Pattern: f.Get("pattern")}})
 	case "unprotect":
 		_, err = run(q, api.DeleteProtection, api.ProtectionItem{At: p.At(), UUID: f.Get("rule")})
-	case "role", "add":
+	case "role":
+		saved, err = q.saveRole(p)
+	case "add":
 		item, of := memberOf(p, f)
 		_, err = run(q, of.Change, api.RoleChange{RoleItem: item, Body: api.RoleForm{Role: f.Get("role")}})
 	case "remove":
@@ -218,10 +222,9 @@ func changeSettings(q *request) error {
 			}})
 		}
 	case "labels":
-		body := protection.TagLabels{Expiry: f.Get("expires_after") == "true", Immutable: f.Get("immutable") == "true"}
-		_, err = run(q, api.SetTagLabels, api.TagLabelsChange{InNamespace: api.InNamespace{Namespace: p.namespace}, Body: body})
+		saved, err = q.saveLabels(p)
 	case "quota":
-		err = q.saveQuota(p)
+		saved, err = q.saveQuota(p)
 	case "delete-quota":
 		var item api.QuotaItem
 		if item, err = quotaItem(p, f); err == nil {
@@ -232,10 +235,13 @@ func changeSettings(q *request) error {
 	default:
 		err = formError("The form doesn't say what to do.")
 	}
-	if err == nil {
-		return q.redirect(p.Home("/-/settings?done=saved"))
+	switch {
+	case err != nil:
+		return q.refusedSettings(err)
+	case !saved:
+		return q.redirect(p.Home("/-/settings?done=" + unchanged))
 	}
-	return q.refusedSettings(err)
+	return q.redirect(p.Home("/-/settings?done=saved"))
 }
 
 // refusedSettings shows the settings again, with the reason why a form didn't work.
@@ -315,23 +321,6 @@ func quotaForm(f url.Values) (body api.QuotaForm, err error) {
 
 // quotaFields are the names of a form's fields by the API's members.
 var quotaFields = map[string]string{"limit": "bytes", "limit_bytes": "bytes", "limit_repositories": "repositories", "limit_tags": "tags"}
-
-// saveQuota gives a namespace a quota, or changes it.
-func (q *request) saveQuota(p place) error {
-	body, err := quotaForm(q.form)
-	if err != nil {
-		return err
-	}
-	if q.form.Get("quota") == "" {
-		_, err = run(q, api.CreateQuota, api.QuotaNew{At: p.At(), Body: body})
-		return err
-	}
-	item, err := quotaItem(p, q.form)
-	if err == nil {
-		_, err = run(q, api.ChangeQuota, api.QuotaChange{QuotaItem: item, Body: body})
-	}
-	return err
-}
 
 // quotaItem returns the quota that a form names.
 func quotaItem(p place, f url.Values) (api.QuotaItem, error) {
@@ -415,6 +404,7 @@ type quotaInputs struct {
 // quotaInput is one of the fields.
 type quotaInput struct {
 	Name, Label, Value, Placeholder string
+	Was                             *string // what the page had shown of a quota that is there
 	Number                          bool
 	Mark                            template.HTMLAttr
 	Fault                           *fault
@@ -430,6 +420,10 @@ func (d quotaInputs) Inputs() (list []quotaInput) {
 		{Name: "Reject", Label: "Refuse above %"},
 	} {
 		in.Value = d.Typed.Value(d.Do, in.Name, d.stored(in.Name))
+		if d.Quota != nil {
+			was := d.Typed.Value(d.Do, wasPrefix+in.Name, d.stored(in.Name))
+			in.Was = &was
+		}
 		in.Mark, in.Fault = d.Typed.Mark(d.Do, in.Name), d.Typed.At(d.Do, in.Name)
 		list = append(list, in)
 	}

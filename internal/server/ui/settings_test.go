@@ -34,14 +34,14 @@ func TestSettingsOfRepository(t *testing.T) {
 	want(t, r.as("maintainer").page(t, 200, "/ui/namespaces/acme"), `/ui/namespaces/acme/-/settings"`)
 	want(t, admin.page(t, 200, path), "No rule protects tags here", "Nobody has a role", "Delete this repository")
 	r.page(t, 303, path)
-	r.as("reader").send(t, path, url.Values{"do": {"visibility"}, "visibility": {"public"}}).WantStatus(t, 403)
+	r.as("reader").send(t, path, url.Values{"do": {"visibility"}, "was_visibility": {"private"}, "visibility": {"public"}}).WantStatus(t, 403)
 
-	admin.send(t, path, url.Values{"do": {"visibility"}, "visibility": {"public"}}).WantStatus(t, 303)
+	admin.send(t, path, merge(formAfter(t, admin.page(t, 200, path), "<h2>Who may pull</h2>"), "do", "visibility", "visibility", "public")).WantStatus(t, 303)
 	admin.send(t, path, url.Values{"do": {"protect"}, "pattern": {"^v<b>"}}).WantStatus(t, 303)
 	refused := string(admin.send(t, path, url.Values{"do": {"protect"}, "pattern": {"("}}).WantStatus(t, 400).Content)
 	want(t, refused, `role="alert"`, `name="pattern" value="("`)
 	want(t, string(admin.send(t, path, url.Values{"do": {"add"}, "name": {"nobody"}, "role": {"read"}}).WantStatus(t, 404).Content), `role="alert"`, `value="nobody"`)
-	admin.send(t, path, url.Values{"do": {"role"}, "who": {"account"}, "name": {"reader"}, "role": {"write"}}).WantStatus(t, 303)
+	admin.send(t, path, url.Values{"do": {"add"}, "who": {"account"}, "name": {"reader"}, "role": {"write"}}).WantStatus(t, 303)
 	page := admin.page(t, 200, path+"?done=saved")
 	want(t, page, `value="public" selected`, "^v&lt;b&gt;", "!^v<b>", ">reader<", `value="write" selected`, "Saved.")
 
@@ -97,6 +97,7 @@ func TestSettingsOfNamespace(t *testing.T) {
 	form.Set("bytes", "1GB")
 	r.send(t, path, form).WantStatus(t, 303)
 	want(t, r.page(t, 200, path), "This quota refuses nothing, since no step refuses: it only sends notices")
+	form = merge(formAfter(t, r.page(t, 200, path), "<h2>Quota</h2>"), "do", "quota")
 	form.Set("Reject", "100")
 	form.Set("bytes", "")
 	form.Set("tags", "100")
@@ -107,7 +108,7 @@ func TestSettingsOfNamespace(t *testing.T) {
 	}
 	want(t, r.page(t, 200, "/ui/namespaces/acme"), "2 of 100", "refuses above 100%")
 	want(t, page, `name="expires_after" value="true">`, `name="immutable" value="true">`)
-	r.send(t, path, url.Values{"do": {"labels"}, "expires_after": {"true"}}).WantStatus(t, 303)
+	r.send(t, path, url.Values{"do": {"labels"}, "was_expires_after": {"false"}, "was_immutable": {"false"}, "expires_after": {"true"}}).WantStatus(t, 303)
 	want(t, r.page(t, 200, path), `name="expires_after" value="true" checked>`, `name="immutable" value="true">`)
 	var labels protection.TagLabels
 	r.Manage(t, "GET", "/organization/acme/taglabels", "").Into(t, 200, &labels)

@@ -124,14 +124,15 @@ func changeTeams(q *request) error {
 	var err error
 	var text string
 	switch q.form.Get("do") {
-	case "save", "create":
-		form := api.TeamForm{Role: q.form.Get("role")}
-		if q.form.Has("description") {
-			description := strings.TrimSpace(q.form.Get("description"))
-			form.Description = &description
-		}
-		_, err = run(q, api.PutTeam, api.TeamChange{TeamItem: item, Body: form})
+	case "create":
+		err = q.createTeam(item)
+		text = "The team " + team + " was created."
+	case "save":
 		text = "The team " + team + " was saved."
+		var saved bool
+		if saved, err = q.saveTeam(item); !saved {
+			text = unchangedText
+		}
 	case "delete":
 		_, err = run(q, api.DeleteTeam, item)
 		text = "The team " + team + " was deleted. Its members have lost the roles that they had by it."
@@ -148,6 +149,33 @@ func changeTeams(q *request) error {
 		return q.showTeams(q.refuse(namedError(err, "team"), map[string]string{"teamname": "team", "membername": "member"}))
 	}
 	return q.showTeams(&notice{Text: text})
+}
+
+// createTeam creates a team. The API would change a team that has the name already.
+func (q *request) createTeam(item api.TeamItem) error {
+	_, err := q.teamGroups(item)
+	switch {
+	case err == nil:
+		return fieldError{"team", "A team with this name exists already."}
+	case statusOf(err) != http.StatusNotFound && formStatus(err) != http.StatusBadRequest:
+		return err
+	}
+	description := strings.TrimSpace(q.form.Get("description"))
+	_, err = run(q, api.PutTeam, api.TeamChange{TeamItem: item, Body: api.TeamForm{Role: q.form.Get("role"), Description: &description}})
+	return err
+}
+
+// saveTeam changes the role of a team in the whole namespace, if it differs from what the page had shown. The
+// API would create a team that was deleted meanwhile.
+func (q *request) saveTeam(item api.TeamItem) (saved bool, err error) {
+	if err := checkShown(q.form, "role"); err != nil {
+		return false, err
+	}
+	if _, err := q.teamGroups(item); err != nil || !changed(q.form, "role") {
+		return false, err
+	}
+	_, err = run(q, api.PutTeam, api.TeamChange{TeamItem: item, Body: api.TeamForm{Role: q.form.Get("role")}})
+	return true, err
 }
 
 // teamPath is the page of a team: its roles, and the groups that decide who is in it.

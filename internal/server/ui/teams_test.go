@@ -18,7 +18,7 @@ func TestTeamPage(t *testing.T) {
 	s := closed(t)
 	ann := s.as("ann")
 	const teams, team = "/ui/namespaces/acme/-/teams", "/ui/namespaces/acme/-/teams/devs"
-	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "role": {"creator"}}, `href="`+team+`"`)
+	ann.send(t, teams, url.Values{"do": {"create"}, "team": {"devs"}, "role": {"creator"}}, `href="`+team+`"`)
 	ann.send(t, teams, url.Values{"do": {"add"}, "team": {"devs"}, "member": {"bob"}}, "bob is a member")
 	content := ann.open(t, team, "the whole namespace", ">writer<", `href="`+teams+`?q=devs"`)
 	lacks(t, content, `value="take"`, "End the synchronisation", `<option value="namespace"`)

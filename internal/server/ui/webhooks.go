@@ -34,7 +34,7 @@ var webhookEvents = []field{
 
 // webhookDone has the sentences about what a form has done, by the value of the parameter "done".
 var webhookDone = map[string]string{
-	"saved": "The webhook was saved.", "unchanged": "Nothing was changed, so nothing was saved.",
+	"saved": "The webhook was saved.", unchanged: unchangedText,
 	"enable":  "The webhook is enabled: it is told of events from now on.",
 	"disable": "The webhook is disabled: nothing is sent to it until you enable it.",
 	"delete":  "The webhook was deleted. Notices that waited for it aren't sent.",
@@ -250,7 +250,7 @@ func changeWebhook(q *request) error {
 		if changed, err = q.saveWebhook(item, typed); changed {
 			to += "saved"
 		} else {
-			to += "unchanged"
+			to += unchanged
 		}
 	case "enable", "disable":
 		enabled := do == "enable"
@@ -293,7 +293,7 @@ func (q *request) saveWebhook(item api.WebhookItem, typed webhookForm) (changed 
 	if typed.URL != typed.Was.URL {
 		form.URL, changed = &typed.URL, true
 	}
-	if !slices.Equal(typed.Events, typed.Was.Events) {
+	if !sameElements(typed.Events, append([]string{}, typed.Was.Events...)) {
 		form.Events, changed = typed.Events, true
 	}
 	if typed.OwnSecret {
