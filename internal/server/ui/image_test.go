@@ -255,13 +255,13 @@ func TestTagPage(t *testing.T) {
 	shows(t, send(t, r, path, fields...), "v1 points to "+short(second)+" again.", "!exist now.")
 	r.Do(t, "GET", "/v2/acme/web/manifests/v1", "").Want(t, 200, "", "Docker-Content-Digest", second.String())
 
-	text = send(t, r, page, "do", "restore", "tag", "v1", "digest", first.String())
+	text = send(t, r, page, "do", "restore", "tag", "v1", "digest", first.String(), "seen", second.String())
 	r.Do(t, "GET", "/v2/acme/web/manifests/v1", "").Want(t, 200, "", "Docker-Content-Digest", first.String())
 	path, fields = undoOf(t, text)
 	send(t, r, path, fields...)
 	r.Do(t, "GET", "/v2/acme/web/manifests/v1", "").Want(t, 200, "", "Docker-Content-Digest", second.String())
-	shows(t, send(t, r, page, "do", "restore", "digest", servertest.Digest("none").String()), `class="notice bad"`, "v1 was not restored.")
-	shows(t, send(t, r, page, "do", "restore", "digest", "<b>"), "!<b>", "v1 was not restored.")
+	shows(t, send(t, r, page, "do", "restore", "digest", servertest.Digest("none").String(), "seen", second.String()), `class="notice bad"`, "v1 was not restored.")
+	shows(t, send(t, r, page, "do", "restore", "digest", "<b>", "seen", second.String()), "!<b>", "v1 was not restored.")
 	shows(t, send(t, r, "/ui/repositories/acme/web/-/tags/none", "do", "delete"), "The tag was not deleted.")
 
 	r.Manage(t, "POST", "/repository/acme/web/tagprotection", `{"pattern":"^v"}`).WantStatus(t, 201)
@@ -293,9 +293,9 @@ func TestHistoryPage(t *testing.T) {
 	shows(t, open(t, r, strings.ReplaceAll(next[1], "&amp;", "&")), ">t0<", ">gone<", ">deleted<", "First page")
 	shows(t, open(t, r, page+"?q=gone"), ">gone<", "!>t1<")
 	shows(t, open(t, r, page+"?q=%3Cscript%3E"), "!<script>", "has no tag that contains")
-	shows(t, send(t, r, page, "do", "restore", "tag", "gone", "digest", d.String()), "gone points to ")
+	shows(t, send(t, r, page, "do", "restore", "tag", "gone", "digest", d.String(), "seen", "none"), "gone points to ")
 	r.Do(t, "GET", "/v2/acme/web/manifests/gone", "").Want(t, 200, "", "Docker-Content-Digest", d.String())
-	shows(t, send(t, r, page, "do", "restore", "tag", "../x", "digest", d.String()), "was not restored")
+	shows(t, send(t, r, page, "do", "restore", "tag", "../x", "digest", d.String(), "seen", "none"), "was not restored")
 	r.Do(t, "GET", "/ui/repositories/acme/none/-/history", "").WantStatus(t, 404)
 }
 

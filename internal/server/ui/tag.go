@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"regexp"
@@ -115,7 +116,7 @@ type historyRow struct {
 	api.ListedTag
 
 	Action, Kind, Ended string
-	Seen                string // what the tag points to as the page shows it, "" if the page doesn't know
+	Seen                string // what the tag points to when the page is made: a digest, or none
 	Since, Until        time.Time
 	MayRestore          bool // there is something to restore
 }
@@ -166,11 +167,15 @@ func (q *request) showHistory(n *notice) error {
 		}
 	}
 	for i := range rows {
-		rows[i].Action = action
-		if d, known := now[rows[i].Name]; known {
-			rows[i].Seen = d.String()
+		name := rows[i].Name
+		if _, known := now[name]; !known && rows[i].MayRestore {
+			// Its present state is on another page, or there is none.
+			if now[name], err = q.digestOf(repository, name); err != nil {
+				return err
+			}
 		}
-		rows[i].MayRestore = rows[i].MayRestore && now[rows[i].Name] != rows[i].ManifestDigest
+		rows[i].Action, rows[i].Seen = action, cmp.Or(now[name].String(), "none")
+		rows[i].MayRestore = rows[i].MayRestore && now[name] != rows[i].ManifestDigest
 	}
 	p := q.repositoryPage(repository, "/-/history")
 	p.Title, p.Heading, p.Notice = "History of "+repository, repository, n
@@ -191,7 +196,10 @@ func changeHistory(q *request) error {
 	tag := q.form.Get("tag")
 	n, err := q.restoreTag(q.repository(), tag, q.form.Get("digest"), api.SeenTag{IfDigest: q.form.Get("seen")})
 	if err != nil {
-		_, text := messageOf(q.Context(), err)
+		text := err.Error()
+		if formStatus(err) == 0 {
+			_, text = messageOf(q.Context(), err)
+		}
 		n = &notice{Bad: true, Text: clip(128, tag) + " was not restored. " + sentence(text)}
 	}
 	return q.showHistory(n)
@@ -318,8 +326,8 @@ func (q *request) deleteShown(item api.TagItem, seen api.SeenTag) (*notice, erro
 		return nil, err
 	}
 	n := &notice{Text: "The tag was deleted. Garbage collection keeps its image for a while, so it can be restored."}
-	if before != "" && q.may(api.RestoreTag.Access, item.Resource()) {
-		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "restore"}, {"digest", before}, {"seen", "none"}}}
+	if !before.IsZero() && q.may(api.RestoreTag.Access, item.Resource()) {
+		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "restore"}, {"digest", before.String()}, {"seen", "none"}}}
 	}
 	return n, nil
 }
@@ -410,17 +418,20 @@ func (q *request) setExpiry(item api.TagItem, seen api.SeenTag) (*notice, error)
 	return n, err
 }
 
-// digestOf returns the digest of the manifest to which a tag points, "" if there is no such tag.
-func (q *request) digestOf(repository, tag string) (string, error) {
+// digestOf returns the digest of the manifest to which a tag points, the zero one if there is no such tag.
+func (q *request) digestOf(repository, tag string) (d oci.Digest, err error) {
 	t, err := run(q, api.GetTag, tagItem(repository, tag))
 	if statusOf(err) == http.StatusNotFound {
-		return "", nil
+		return d, nil
 	}
-	return t.ManifestDigest.String(), err
+	return t.ManifestDigest, err
 }
 
 // restoreTag points a tag to a manifest that it had before, and returns what the page says of it.
 func (q *request) restoreTag(repository, tag, digest string, seen api.SeenTag) (*notice, error) {
+	if seen.IfDigest == "" {
+		return nil, formError("The form doesn't say what the page had shown: open the page again.")
+	}
 	before, err := q.digestOf(repository, tag)
 	if err == nil {
 		in := api.TagRestoration{TagItem: tagItem(repository, tag), SeenTag: seen}
@@ -433,8 +444,8 @@ func (q *request) restoreTag(repository, tag, digest string, seen api.SeenTag) (
 	}
 	n := &notice{Text: tag + " points to " + shortDigest(digest) + " again."}
 	n.Undo = &undo{link(tagPath, repository, tag), "Undo", []field{{"do", "delete"}, {"seen", digest}}}
-	if before != "" {
-		n.Undo.Fields = []field{{"do", "restore"}, {"digest", before}, {"seen", digest}}
+	if !before.IsZero() {
+		n.Undo.Fields = []field{{"do", "restore"}, {"digest", before.String()}, {"seen", digest}}
 	}
 	return n, nil
 }

@@ -155,3 +155,52 @@ func TestDeleteTagAsShown(t *testing.T) {
 		t.Errorf("the undo has replaced what was pushed meanwhile by %s", got)
 	}
 }
+
+// TestRestoreTagAsShown: the history of a repository restores a tag only if that points to what it did when
+// the page was made, also a tag that was deleted, and one whose present state is on another page.
+func TestRestoreTagAsShown(t *testing.T) {
+	t.Parallel()
+	r, first, second := tagged(t)
+	root, maintainer := r.as("root"), r.as("maintainer")
+	const history = "/ui/repositories/acme/web/-/history"
+	push := func(tag string, n int) oci.Digest {
+		t.Helper()
+		return root.Put(t, "acme/web", tag, root.Simple(t, "acme/web", n, nil))
+	}
+	restore := func(path string, d oci.Digest) url.Values {
+		t.Helper()
+		return fields(between(t, maintainer.page(t, 200, path), `<input type="hidden" name="tag" value="v1.0"><input type="hidden" name="digest" value="`+d.String()+`">`, "</form>"))
+	}
+	refuses := func(form url.Values, d, stays oci.Digest) {
+		t.Helper()
+		form = merge(form, "do", "restore", "tag", "v1.0", "digest", d.String())
+		want(t, string(maintainer.send(t, history, form).WantStatus(t, 200).Content), `class="notice bad"`, "v1.0 was not restored.")
+		if got := r.tag(t, "v1.0").ManifestDigest; got != stays {
+			t.Errorf("v1.0 points to %s, and was pushed as %s meanwhile", got, stays)
+		}
+	}
+	root.Manage(t, "DELETE", "/repository/acme%2Fweb/tag/v1.0", "").WantStatus(t, 204)
+	form := restore(history, first)
+	third := push("v1.0", 3)
+	refuses(form, first, third)
+	refuses(url.Values{}, first, third)
+
+	// The present state is on the first page, the former one on the second.
+	for i := range 40 {
+		root.Manage(t, "PUT", "/repository/acme%2Fweb/tag/other"+string(rune('a'+i%26))+string(rune('a'+i/26)), `{"manifest_digest": "`+second.String()+`"}`).WantStatus(t, 201)
+	}
+	fourth := push("v1.0", 4)
+	next := regexp.MustCompile(`href="([^"]*)" rel="next"`).FindStringSubmatch(maintainer.page(t, 200, history))
+	if next == nil {
+		t.Fatal("the history has one page")
+	}
+	later := strings.ReplaceAll(next[1], "&amp;", "&")
+	form = restore(later, first)
+	fifth := push("v1.0", 5)
+	refuses(form, first, fifth)
+	form = merge(restore(later, first), "do", "restore", "tag", "v1.0", "digest", first.String())
+	want(t, string(maintainer.send(t, history, form).WantStatus(t, 200).Content), "v1.0 points to ")
+	if got := r.tag(t, "v1.0").ManifestDigest; got != first || fourth == fifth {
+		t.Errorf("v1.0 points to %s", got)
+	}
+}
