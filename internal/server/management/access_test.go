@@ -154,6 +154,11 @@ func TestRobots(t *testing.T) {
 	admin.Manage(t, "POST", path+"/regenerate", "").Into(t, 200, &told)
 	r.Do(t, "GET", manifest, "", robot(again.Token)...).WantStatus(t, 401)
 	r.Do(t, "GET", manifest, "", robot(told.Token)...).WantStatus(t, 200)
+	// The secret is told even if the others can't be read by then.
+	r.Exec(t, "ALTER TABLE credentials RENAME last_used_at TO moved")
+	admin.Manage(t, "POST", path+"/regenerate", "").Into(t, 200, &told)
+	r.Exec(t, "ALTER TABLE credentials RENAME moved TO last_used_at")
+	r.Do(t, "GET", manifest, "", robot(told.Token)...).WantStatus(t, 200)
 
 	var roles api.Permissions
 	admin.Manage(t, "GET", path+"/permissions", "").Into(t, 200, &roles)

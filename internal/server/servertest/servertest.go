@@ -82,6 +82,8 @@ type Options struct {
 	Management   management.Options
 	Login        login.Options
 	UI           ui.Options
+	// Operations wraps the management API that the UI runs, nil: it runs the API itself.
+	Operations func(api.Runner) api.Runner
 }
 
 // Configure adds a setting to the configuration that the system's state shows.
@@ -186,6 +188,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	r.Handler.Mount(r.Distribution.Mount())
 	r.Handler.Mount(r.manage(t, o.Management))
 	o.UI.Server, o.UI.Operations, o.UI.Log = r.Handler, operations{r}, o.Log
+	if o.Operations != nil {
+		o.UI.Operations = o.Operations(o.UI.Operations)
+	}
 	if r.UI, err = ui.New(o.UI); err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,24 @@ type secret struct {
 	Use   string // a command that uses it
 }
 
+// showMade shows the page of what was made just now, with its secret. Nobody can read a secret again, and those
+// before it may have ended by now. So if the page can't be made, another one has the secret, and says why it
+// has nothing else.
+func (q *request) showMade(text string, made *secret, show func() error) error {
+	err := show()
+	if err == nil || made == nil {
+		return err
+	}
+	_, why := messageOf(q.Context(), err)
+	return q.show("secret", page{
+		Title: "Copy the " + made.What, Data: made,
+		Notice: &notice{
+			Bad: true, Text: text + " Copy the " + made.What + " now: no other page has it. The rest can't be shown at the moment. " + sentence(why),
+			To: &crumb{"Go on", q.URL.EscapedPath()},
+		},
+	})
+}
+
 // showAccounts lists people's accounts, with a notice and a new secret after a form.
 func (q *request) showAccounts(n *notice, made *secret) error {
 	var list api.UserList
@@ -71,7 +89,7 @@ func changeAccounts(q *request) error {
 		if _, err := run(q, api.ChangeUser, api.UserChange{UserItem: item, Body: form}); err != nil {
 			return q.showAccounts(q.refuse(err, accountFields), nil)
 		}
-		return q.showAccounts(&notice{Text: text}, made)
+		return q.showMade(text, made, func() error { return q.showAccounts(&notice{Text: text}, made) })
 	}
 	password := func(text string) *secret {
 		return &secret{name, "password", text, "docker login -u " + name + " " + q.registryAddress().Host}
@@ -83,7 +101,8 @@ func changeAccounts(q *request) error {
 		if err != nil {
 			return q.showAccounts(q.refuse(namedError(err, "name"), accountFields), nil)
 		}
-		return q.showAccounts(&notice{Text: "The account " + name + " was created."}, password(made.Password))
+		text, first := "The account "+name+" was created.", password(made.Password)
+		return q.showMade(text, first, func() error { return q.showAccounts(&notice{Text: text}, first) })
 	case "enable":
 		return change(api.UserChangeForm{Enabled: &yes}, name+" can log in again.", nil)
 	case "disable":
@@ -241,7 +260,9 @@ func (q *request) createToken() error {
 	if err != nil {
 		return q.showAccount(q.refuse(err, accountFields), nil)
 	}
-	return q.showAccount(&notice{Text: "The token was made."}, &secret{made.Token.Title, "token", made.Token.Code, "docker login -u " + q.account() + " " + q.registryAddress().Host})
+	const text = "The token was made."
+	token := &secret{made.Token.Title, "token", made.Token.Code, "docker login -u " + q.account() + " " + q.registryAddress().Host}
+	return q.showMade(text, token, func() error { return q.showAccount(&notice{Text: text}, token) })
 }
 
 // limits are those of a form for a token or a robot: nil is no limit, an empty list allows nothing.

@@ -92,7 +92,8 @@ func createRobot(q *request) error {
 
 // showNewSecret shows the page of a robot with a secret that was just made.
 func (q *request) showNewSecret(text string, made api.RobotView) error {
-	return q.showRobotData(http.StatusOK, &notice{Text: text}, robotData{Made: &secret{For: made.Name, What: "secret", Value: made.Token}})
+	s := &secret{For: made.Name, What: "secret", Value: made.Token}
+	return q.showMade(text, s, func() error { return q.showRobotData(http.StatusOK, &notice{Text: text}, robotData{Made: s}) })
 }
 
 // robotItem returns the robot of the request's path.

@@ -160,7 +160,7 @@ func createWebhook(q *request) error {
 		d.Made = &secret{For: webhookName(made.WebhookView), What: "secret", Value: made.Secret}
 		text = "The webhook was made. Give its receiver the secret, by which it knows that notices come from here."
 	}
-	return q.showWebhookData(http.StatusOK, &notice{Text: text}, d)
+	return q.showMade(text, d.Made, func() error { return q.showWebhookData(http.StatusOK, &notice{Text: text}, d) })
 }
 
 // webhookName returns the title of a webhook, or the host of its URL if it has none.

@@ -21,7 +21,7 @@ import (
 
 // hooked is a registry with webhooks in which ann administers acme and bob has no role. Its sender
 // sends nothing until the test runs it.
-func hooked(t *testing.T) (site, *webhook.Sender) {
+func hooked(t *testing.T, change ...func(*servertest.Options)) (site, *webhook.Sender) {
 	t.Helper()
 	dsn := dbtest.DSN(t)
 	pool := dbtest.Open(t, dsn)
@@ -33,6 +33,9 @@ func hooked(t *testing.T) (site, *webhook.Sender) {
 			t.Fatal(err)
 		}
 		o.Management.Webhooks, o.Access = sender, &auth.Options{}
+		for _, f := range change {
+			f(o)
+		}
 	})}
 	s.Listen(t)
 	s.AddAccount(t, "root", true)
