@@ -142,3 +142,14 @@ func TestSaveSettingsAsShown(t *testing.T) {
 	s.Do(t, "POST", namespace, "do=role&name=ann&role=admin", append(servertest.As("root"), "Content-Type", "application/x-www-form-urlencoded", "Sec-Fetch-Site", "same-origin")...).WantStatus(t, 400)
 	role(auth.NoRole)
 }
+
+// TestTokenFormKeepsTicks: a form that says two things at once comes back with both.
+func TestTokenFormKeepsTicks(t *testing.T) {
+	t.Parallel()
+	ann := closed(t).as("ann")
+	form := url.Values{"do": {"token"}, "title": {"laptop"}, "repositories": {"acme/app"}, "no-repositories": {"true"}, "action": {"pull"}, "no-actions": {"true"}}
+	ann.send(t, "/ui/account", form, `role="alert"`, "leave one of them out", `name="repositories" value="acme/app"`, `name="no-repositories" value="true" checked`,
+		`name="action" value="pull" checked`, `name="no-actions" value="true" checked`)
+	form.Del("do")
+	ann.post(t, 400, "/ui/namespaces/acme/-/robots", merge(form, "do", "create", "robot", "ci"), `name="no-repositories" value="true" checked`, `name="repositories" value="acme/app"`, `name="no-actions" value="true" checked`)
+}
