@@ -42,7 +42,7 @@ func (NewNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 type (
 	NamespaceQuery struct {
 		NameFilter
-		Statistics bool `query:"statistics" doc:"Return size: of what one may pull in each namespace. A page reads about 10,000 links to blobs, the same number for each namespace. Of a namespace with more only so many are counted, and exact is false"`
+		Statistics bool `query:"statistics" doc:"Return size: of what one may pull in each namespace. A page reads about 10,000 repositories and 10,000 links to blobs, the same number for each namespace. Of a namespace with more only so many are counted, and exact is false. If that takes longer than two seconds, size is absent"`
 		Limit      int  `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
 	}
 	NamespaceNew   struct{ Body NewNamespace }

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/oci"
 )
 
 // NamespaceInfo is a namespace in a list.
@@ -91,6 +90,7 @@ type Size struct {
 	// Exact is false if the repository, or all repositories of the namespace together, have
 	// more links to blobs than were to be read, which are 50,000 unless the caller asked for
 	// fewer. Only the blobs of one more link were counted then, so the numbers may be too low.
+	// In a list of namespaces it is also false for a namespace of so many repositories.
 	Exact bool `json:"exact"`
 }
 
@@ -100,65 +100,6 @@ type NamespaceDetails struct {
 	CreatedAt    time.Time `json:"created_at"`
 	Repositories int64     `json:"repositories"`
 	Size         Size      `json:"size"`
-}
-
-// AddSizes sets the sizes of the namespaces in a list, without OwnBytes: of what the viewer may read in
-// each. It reads about listedBlobs links to blobs in all, the same number for each namespace at most; Exact
-// is false for a namespace with more. A namespace that was deleted meanwhile gets no size.
-func (b *Browser) AddSizes(ctx context.Context, v Viewer, list []NamespaceInfo) error {
-	links := max(listedBlobs/max(len(list), 1), 100)
-	if v.Unlimited() {
-		return b.addAllSizes(ctx, list, links)
-	}
-	for i := range list {
-		d, err := b.DescribeNamespace(ctx, v, list[i].Name, links)
-		switch {
-		case err == nil:
-			list[i].Size = &d.Size
-		case !oci.IsClientError(err):
-			return err
-		}
-	}
-	return nil
-}
-
-// addAllSizes is AddSizes for a viewer who may read everything. OFFSET 0 in its SQL makes PostgreSQL look
-// rows up by an index: see "Plans" in package db.
-func (b *Browser) addAllSizes(ctx context.Context, list []NamespaceInfo, links int) error {
-	names := make([]string, len(list))
-	for i := range list {
-		names[i] = list[i].Name
-	}
-	rows, err := b.db.Pool.Query(ctx, `
-		SELECT want.nth, s.blobs, s.bytes, s.links <= $2
-		FROM unnest($1::text[]) WITH ORDINALITY AS want (name, nth)
-		CROSS JOIN LATERAL (SELECT id FROM live_namespaces WHERE name = want.name OFFSET 0) n
-		CROSS JOIN LATERAL (
-			SELECT count(*) AS blobs, LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint AS bytes, COALESCE(sum(d.links), 0) AS links
-			FROM (
-				SELECT k.blob_digest, count(*) AS links FROM (
-					SELECT l.blob_digest FROM (
-						SELECT id FROM repositories WHERE top_level_namespace_id = n.id AND deleted_at IS NULL ORDER BY id OFFSET 0) r
-					CROSS JOIN LATERAL (
-						SELECT blob_digest FROM repository_blobs
-						WHERE repository_id = r.id AND top_level_namespace_id = n.id ORDER BY blob_digest OFFSET 0) l
-					LIMIT $2 + 1) k
-				GROUP BY k.blob_digest) d
-			CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = d.blob_digest OFFSET 0) b) s`, names, links)
-	if err != nil {
-		return fmt.Errorf("adding up the blobs of namespaces: %w", err)
-	}
-	var nth int
-	var s Size
-	_, err = pgx.ForEachRow(rows, []any{&nth, &s.Blobs, &s.Bytes, &s.Exact}, func() error {
-		size := s
-		list[nth-1].Size = &size
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("adding up the blobs of namespaces: %w", err)
-	}
-	return nil
 }
 
 // DescribeNamespace returns the details of a namespace, of which it counts the repositories that

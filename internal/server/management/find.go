@@ -27,16 +27,13 @@ func (a *API) find(ctx context.Context, in *api.FindQuery) (*api.FoundItems, err
 	if err != nil {
 		return nil, err
 	}
-	done, err := a.turnIn(ctx, a.searches)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	limited, cancel := context.WithTimeout(ctx, searchTime)
-	defer cancel()
 	_, host, _ := strings.Cut(a.server.PublicBase(ctx), "://")
-	found, err := a.browser.Find(limited, viewer, browse.ParseWanted(in.Query, host), min(in.Limit, mostFound))
-	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+	var found browse.Found
+	err = a.runInTurn(ctx, a.searches, searchTime, func(ctx context.Context) (err error) {
+		found, err = a.browser.Find(ctx, viewer, browse.ParseWanted(in.Query, host), min(in.Limit, mostFound))
+		return err
+	})
+	if errors.Is(err, errTooLong) {
 		return nil, oci.Errorf(oci.Unavailable, "the search took longer than %s, so it was ended: write more of the name, or try again later", searchTime)
 	}
 	if err != nil {

@@ -147,6 +147,7 @@ type API struct {
 	turns      *limit.Turns                            // of operations that need much processor time
 	platforms  *boundedcache.Cache[oci.Digest, string] // of configurations, by their digests
 	searches   *limit.Turns                            // of searches, which take little and are waited for
+	sums       *limit.Turns                            // of adding up the sizes of a page of namespaces
 
 	huma     huma.API
 	router   server.Router[methods]
@@ -166,7 +167,7 @@ func New(o Options) (*API, error) {
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
 		router: server.Router[methods]{Name: "repository", Escaped: true, AnySlash: true, Empty: true},
-		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0), searches: limit.NewTurns(0),
+		opt:    o, server: o.Server, catalog: o.Catalog, browser: o.Browser, quotas: o.Quotas, trash: o.Trash, protection: o.Protection, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(0), searches: limit.NewTurns(0), sums: limit.NewTurns(0),
 		gc:        runs.New[gcReport]("garbage collection", o.Log),
 		bound:     make(map[string]*bound),
 		platforms: boundedcache.New(boundedcache.Options[oci.Digest, string]{Entries: knownPlatforms}),
@@ -487,18 +488,4 @@ func (a *API) describe() (d document, err error) {
 type raw struct {
 	ContentType string `header:"Content-Type"`
 	Body        []byte
-}
-
-// turn waits until the request may use much processor time (see limit.Turns). The caller must
-// call done when it has ended.
-func (a *API) turn(ctx context.Context) (done func(), err error) { return a.turnIn(ctx, a.turns) }
-
-// turnIn is turn for requests that wait for others of their kind alone.
-func (a *API) turnIn(ctx context.Context, turns *limit.Turns) (done func(), err error) {
-	o := server.Observed(ctx)
-	client := "address " + o.Client
-	if share := o.Share(); share != "" {
-		client = "account " + share
-	}
-	return turns.Wait(ctx, client)
 }

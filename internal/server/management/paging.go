@@ -1,11 +1,14 @@
 package management
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -173,3 +176,37 @@ func (l *listAnswer) end() {
 
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (l *listAnswer) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+
+// turn waits until the request may use much processor time (see limit.Turns). The caller must
+// call done when it has ended.
+func (a *API) turn(ctx context.Context) (done func(), err error) { return a.turnIn(ctx, a.turns) }
+
+// turnIn is turn for requests that wait for others of their kind alone.
+func (a *API) turnIn(ctx context.Context, turns *limit.Turns) (done func(), err error) {
+	o := server.Observed(ctx)
+	client := "address " + o.Client
+	if share := o.Share(); share != "" {
+		client = "account " + share
+	}
+	return turns.Wait(ctx, client)
+}
+
+// errTooLong says that a request was ended because it took longer than it may.
+var errTooLong = errors.New("it took too long")
+
+// runInTurn runs a costly part of a request when its turn has come, which it must wait for. Error:
+// errTooLong if the part takes longer than `most`, so that those who wait are served.
+func (a *API) runInTurn(ctx context.Context, turns *limit.Turns, most time.Duration, run func(ctx context.Context) error) error {
+	done, err := a.turnIn(ctx, turns)
+	if err != nil {
+		return err
+	}
+	defer done()
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	err = run(limited)
+	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+		return errTooLong
+	}
+	return err
+}

@@ -7,13 +7,14 @@ import (
 )
 
 // TestCostlyReadsTakeTurns: a client asks many times at once for the counts of the log, which may read
-// a million entries each, for tags by size, or searches many times at once. Only one of these requests uses the database, so
-// that connections are left for others.
+// a million entries each, for tags by size, for namespaces with their sizes, or searches many times at once. Only one of
+// these requests uses the database, so that connections are left for others.
 func TestCostlyReadsTakeTurns(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct{ table, path, statement string }{
 		"counts":   {"auditlog", "/superuser/aggregatelogs", "%date_trunc%"},
 		"sizes":    {"tags", "/repository/acme/app/tag/?sort=size", "%FROM tags%"},
+		"sums":     {"repository_blobs", "/organization?statistics=true", "%own AS MATERIALIZED%"},
 		"searches": {"top_level_namespaces", "/find/all?query=a", "%live_namespaces%"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,5 +76,44 @@ func takesTurns(t *testing.T, table, path, statement string) {
 		if status := <-answers; status != 200 && status != 503 { // a search doesn't wait for long
 			t.Errorf("status %d", status)
 		}
+	}
+}
+
+// TestNamespacesWithoutSizes: while the sizes of namespaces can't be added up in time, the list comes without
+// them, and the turn goes on to the next request.
+func TestNamespacesWithoutSizes(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.Push(t, "acme/app", "content")
+	type namespaces struct {
+		Namespaces []struct {
+			Name string
+			Size *struct{ Bytes int }
+		}
+	}
+	tx, err := r.DB.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it was rolled back
+	for _, sql := range []string{"SET LOCAL idle_in_transaction_session_timeout = 0", "LOCK TABLE repository_blobs IN ACCESS EXCLUSIVE MODE"} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		var list namespaces
+		r.Manage(t, "GET", "/organization?statistics=true", "").Into(t, 200, &list)
+		if len(list.Namespaces) != 1 || list.Namespaces[0].Name != "acme" || list.Namespaces[0].Size != nil {
+			t.Errorf("while the links can't be read: %+v", list)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var list namespaces
+	r.Manage(t, "GET", "/organization?statistics=true", "").Into(t, 200, &list)
+	if len(list.Namespaces) != 1 || list.Namespaces[0].Size == nil || list.Namespaces[0].Size.Bytes != 7 {
+		t.Errorf("afterwards: %+v", list)
 	}
 }
