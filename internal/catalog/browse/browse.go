@@ -24,13 +24,16 @@ import (
 
 // Browser lists and describes what a registry has. Its methods may be called concurrently.
 type Browser struct {
-	db      *db.DB
-	catalog *catalog.Catalog
-	ranked  int // maxRanked
+	db         *db.DB
+	catalog    *catalog.Catalog
+	ranked     int // maxRanked
+	references int // maxSizedReferences
 }
 
 // New makes a browser of what the catalog keeps.
-func New(c *catalog.Catalog) *Browser { return &Browser{db: c.DB(), catalog: c, ranked: maxRanked} }
+func New(c *catalog.Catalog) *Browser {
+	return &Browser{db: c.DB(), catalog: c, ranked: maxRanked, references: maxSizedReferences}
+}
 
 // repository identifies a repository's row.
 type repository struct {

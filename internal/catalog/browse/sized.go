@@ -16,27 +16,33 @@ const (
 	MaxSized = 200_000
 	// maxSizedManifests is the same of the manifests in their repository, with and without tags.
 	maxSizedManifests = 400_000
+	// maxSizedReferences is the same of the references from indexes to their manifests. An index may have
+	// 10,000, and many indexes may have the same. Reading so many takes about four seconds.
+	maxSizedReferences = 2_000_000
 )
 
 // sizedTags is rankedTags for the order of size in a repository with more than maxRanked tags. It reads
 // each manifest of the repository once, and not each tag's manifest with its children. Error:
-// UNSUPPORTED if there are too many tags or manifests.
+// UNSUPPORTED if there are too many tags, manifests or references.
 func (b *Browser) sizedTags(ctx context.Context, path string, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
-	var tags, manifests int
+	var tags, manifests, references int
 	err = b.db.Pool.QueryRow(ctx, `
 		SELECT
 			(SELECT count(*) FROM (
 				SELECT FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name >= $3 AND name < $4 ORDER BY name LIMIT $5) t),
 			(SELECT count(*) FROM (
-				SELECT FROM manifests WHERE repository_id = $2 AND top_level_namespace_id = $1 ORDER BY digest LIMIT $6) m)`,
-		r.namespace, r.id, q.Prefix, q.Prefix+afterNames, MaxSized+1, maxSizedManifests+1).Scan(&tags, &manifests)
+				SELECT FROM manifests WHERE repository_id = $2 AND top_level_namespace_id = $1 ORDER BY digest LIMIT $6) m),
+			(SELECT count(*) FROM (
+				SELECT FROM manifest_references WHERE repository_id = $2 AND top_level_namespace_id = $1 ORDER BY parent_id, child_id LIMIT $7) r)`,
+		r.namespace, r.id, q.Prefix, q.Prefix+afterNames, MaxSized+1, maxSizedManifests+1, b.references+1).Scan(&tags, &manifests, &references)
 	if err != nil {
 		return nil, nil, err
 	}
-	if tags > MaxSized || manifests > maxSizedManifests {
+	if tags > MaxSized || manifests > maxSizedManifests || references > b.references {
 		return nil, nil, oci.Errorf(oci.Unsupported,
-			"repository %s has more than %d tags, or %d manifests, to be sorted by size: sort by name or pushed, or list those with a longer prefix",
-			path, MaxSized, maxSizedManifests).WithStatus(http.StatusBadRequest)
+			"repository %s has more than %d tags, %d manifests, or %d references from indexes to manifests, to be sorted by size: "+
+				"sort by name or pushed, or list those with a longer prefix",
+			path, MaxSized, maxSizedManifests, b.references).WithStatus(http.StatusBadRequest)
 	}
 	// Without nested loops: of a repository the planner expects a hundred rows, and would search one list
 	// of manifests from the beginning to the end for each tag.

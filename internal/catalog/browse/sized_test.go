@@ -1,8 +1,10 @@
 package browse_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/catalog/browse"
@@ -55,5 +57,34 @@ func TestTagsBySizeInOneReading(t *testing.T) {
 		if !slices.Equal(one, all) || len(one) < 5 {
 			t.Errorf("%+v: %q, in one reading %q", q, one, all)
 		}
+	}
+}
+
+// TestTagsBySizeBoundReferences: a repository whose indexes refer to very many manifests isn't sorted by size,
+// since all these references would be read for each page. The error says what can be done instead.
+func TestTagsBySizeBoundReferences(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var children []oci.Digest
+	for i := range 3 {
+		children = append(children, b.Put(t, "acme/app", catalogtest.Image(t, b.Push(t, "acme/app", fmt.Sprint("config ", i)), nil, nil)))
+	}
+	for i := range 2 {
+		b.Put(t, "acme/app", catalogtest.Index(t, children[i:]...), fmt.Sprint("v", i)) // three references, and two
+	}
+	q := browse.TagQuery{Order: browse.TagsBySize, Limit: 10}
+	b.Rank(1)
+	b.BoundReferences(5)
+	if page, err := b.Tags(t.Context(), "acme/app", q); err != nil || len(page.Tags) != 2 {
+		t.Errorf("with five references: %d tags, %v", len(page.Tags), err)
+	}
+	b.BoundReferences(4)
+	_, err := b.Tags(t.Context(), "acme/app", q)
+	if oci.CodeOf(err) != oci.Unsupported || !strings.Contains(err.Error(), "4 references from indexes to manifests") || !strings.Contains(err.Error(), "longer prefix") {
+		t.Errorf("with more than four references: %v", err)
+	}
+	q.Prefix = "v0"
+	if page, err := b.Tags(t.Context(), "acme/app", q); err != nil || len(page.Tags) != 1 {
+		t.Errorf("with a longer prefix: %d tags, %v", len(page.Tags), err)
 	}
 }

@@ -3,6 +3,7 @@ package management
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -93,14 +94,7 @@ func (a *API) listTags(ctx context.Context, in *api.TagQuery) (*api.TagPage, err
 	if q.Unused, err = a.unused(ctx, in); err != nil {
 		return nil, err
 	}
-	if q.Order == browse.TagsBySize || q.Order == browse.TagsByRank { // all tags are read for a page
-		done, err := a.turn(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer done()
-	}
-	page, err := a.browser.Tags(ctx, in.Repository, q)
+	page, err := a.readTags(ctx, in, q)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +112,26 @@ func (a *API) listTags(ctx context.Context, in *api.TagQuery) (*api.TagPage, err
 		out.NextPage = cursor("tag "+in.Sort, page.Next)
 	}
 	return out, nil
+}
+
+// sortTime is how long sorting the tags of a repository may take. It takes half as long for the most tags
+// that are sorted by size.
+const sortTime = 10 * time.Second
+
+// readTags reads a page of tags. In an order for which it reads all tags, it waits for its turn.
+func (a *API) readTags(ctx context.Context, in *api.TagQuery, q browse.TagQuery) (page browse.TagPage, err error) {
+	read := func(ctx context.Context) (err error) {
+		page, err = a.browser.Tags(ctx, in.Repository, q)
+		return err
+	}
+	if q.Order != browse.TagsBySize && q.Order != browse.TagsByRank {
+		return page, read(ctx)
+	}
+	if err = a.runInTurn(ctx, a.turns, sortTime, read); errors.Is(err, errTooLong) {
+		err = oci.Errorf(oci.Unavailable, "sorting the tags of %s by %s took longer than %s, so it was ended: sort by name or pushed, list those with a longer prefix, or try again later",
+			in.Repository, strings.TrimPrefix(in.Sort, "-"), sortTime)
+	}
+	return page, err
 }
 
 // rankByPulls returns a function that gives tags the numbers by which a listing is sorted: the

@@ -32,16 +32,7 @@ func takesTurns(t *testing.T, table, path, statement string) {
 	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
 	const requests = 5
 	ctx := context.WithoutCancel(t.Context())
-	tx, err := r.DB.Pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(ctx) //nolint:errcheck // it was rolled back
-	for _, sql := range []string{"SET LOCAL idle_in_transaction_session_timeout = 0", "LOCK TABLE " + table + " IN ACCESS EXCLUSIVE MODE"} {
-		if _, err := tx.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	unlock := lock(t, r, table)
 	answers := make(chan int, requests)
 	for range requests {
 		go func() {
@@ -69,14 +60,42 @@ func takesTurns(t *testing.T, table, path, statement string) {
 	if n := counting(); n != 1 {
 		t.Errorf("%d of one client's requests count at once, want 1", n)
 	}
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	for range requests {
 		if status := <-answers; status != 200 && status != 503 { // a search doesn't wait for long
 			t.Errorf("status %d", status)
 		}
 	}
+}
+
+// TestSortingEnds: sorting tags by size ends when it takes too long, with an error that says what can be done
+// instead.
+func TestSortingEnds(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	unlock := lock(t, r, "manifest_references")
+	r.Manage(t, "GET", "/repository/acme/app/tag/?sort=-size", "").Refused(t, 503, "unavailable", "sorting the tags of acme/app by size took longer than 10s.*sort by name or pushed")
+	unlock()
+	r.Manage(t, "GET", "/repository/acme/app/tag/?sort=-size", "").WantStatus(t, 200)
+}
+
+// lock locks a table until unlock is called.
+func lock(t *testing.T, r *registry, table string) (unlock func()) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	tx, err := r.DB.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock = func() { tx.Rollback(ctx) } //nolint:errcheck // it was rolled back
+	t.Cleanup(unlock)
+	for _, sql := range []string{"SET LOCAL idle_in_transaction_session_timeout = 0", "LOCK TABLE " + table + " IN ACCESS EXCLUSIVE MODE"} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return unlock
 }
 
 // TestNamespacesWithoutSizes: while the sizes of namespaces can't be added up in time, the list comes without
@@ -91,16 +110,7 @@ func TestNamespacesWithoutSizes(t *testing.T) {
 			Size *struct{ Bytes int }
 		}
 	}
-	tx, err := r.DB.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it was rolled back
-	for _, sql := range []string{"SET LOCAL idle_in_transaction_session_timeout = 0", "LOCK TABLE repository_blobs IN ACCESS EXCLUSIVE MODE"} {
-		if _, err := tx.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	unlock := lock(t, r, "repository_blobs")
 	for range 2 {
 		var list namespaces
 		r.Manage(t, "GET", "/organization?statistics=true", "").Into(t, 200, &list)
@@ -108,9 +118,7 @@ func TestNamespacesWithoutSizes(t *testing.T) {
 			t.Errorf("while the links can't be read: %+v", list)
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	var list namespaces
 	r.Manage(t, "GET", "/organization?statistics=true", "").Into(t, 200, &list)
 	if len(list.Namespaces) != 1 || list.Namespaces[0].Size == nil || list.Namespaces[0].Size.Bytes != 7 {
