@@ -46,7 +46,9 @@ func (s *search) tags(ctx context.Context) error {
 	return nil
 }
 
-// tagsBeginning returns tags whose names begin with the text.
+// tagsBeginning returns tags whose names begin with the text, first those that have this name. These are
+// looked for in every place, however many others there are. OFFSET 0 in its SQL makes PostgreSQL look rows
+// up by an index: see "Plans" in package db.
 func (s *search) tagsBeginning(ctx context.Context, text string) (tagKeys, error) {
 	if s.everywhere() {
 		return s.tagKeys(ctx, maxCandidates, `
@@ -55,15 +57,23 @@ func (s *search) tagsBeginning(ctx context.Context, text string) (tagKeys, error
 			ORDER BY name, repository_id LIMIT @candidates`, text)
 	}
 	return s.tagKeys(ctx, maxCandidates, `
-		SELECT * FROM (
-			SELECT r.id, t.name, false FROM unnest(@places::bigint[]) AS own (id)
-			CROSS JOIN LATERAL (SELECT id, top_level_namespace_id FROM repositories WHERE id = own.id AND deleted_at IS NULL OFFSET 0) r
+		WITH place AS MATERIALIZED (
+			SELECT own.nth, r.id, r.top_level_namespace_id FROM unnest(@places::bigint[]) WITH ORDINALITY AS own (id, nth)
+			CROSS JOIN LATERAL (SELECT id, top_level_namespace_id FROM repositories WHERE id = own.id AND deleted_at IS NULL OFFSET 0) r)
+		SELECT id, name, false FROM (
+			(SELECT p.nth, p.id, t.name FROM place p
 			CROSS JOIN LATERAL (
 				SELECT name FROM tags
-				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id AND name >= @text AND name < @end
+				WHERE repository_id = p.id AND top_level_namespace_id = p.top_level_namespace_id AND name = @text OFFSET 0) t
+			LIMIT @candidates)
+			UNION ALL
+			(SELECT p.nth, p.id, t.name FROM place p
+			CROSS JOIN LATERAL (
+				SELECT name FROM tags
+				WHERE repository_id = p.id AND top_level_namespace_id = p.top_level_namespace_id AND name > @text AND name < @end
 				ORDER BY name LIMIT @each) t
-			LIMIT @candidates) found
-		ORDER BY name <> @text LIMIT @candidates`, text)
+			LIMIT @candidates)) found
+		ORDER BY name <> @text, nth, name LIMIT @candidates`, text)
 }
 
 // tagsContaining returns tags whose names contain the text, but not at the beginning. It compares

@@ -180,3 +180,31 @@ func TestFindSaysWhenThereIsMore(t *testing.T) {
 		t.Errorf("found %v, more %v, %v", found.Repositories, found.More, err)
 	}
 }
+
+// TestFindExactTagAmongMany: however many tags begin with a text, a search in many repositories finds first the
+// tag that has the text as its name.
+func TestFindExactTagAmongMany(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	image := catalogtest.Image(t, b.Push(t, "acme/zzz", "config"), nil, nil)
+	b.Put(t, "acme/zzz", image, "v1")
+	digest := oci.Compute(oci.SHA256, image)
+	b.Exec(t, `INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/a' || i FROM top_level_namespaces, generate_series(1, 800) i WHERE name = 'acme'`)
+	b.Exec(t, `WITH m AS (
+			INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
+			SELECT top_level_namespace_id, id, $1, 'application/vnd.oci.image.manifest.v1+json', '{}', 2 FROM repositories WHERE path LIKE 'acme/a%'
+			RETURNING *)
+		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+		SELECT top_level_namespace_id, repository_id, name, id FROM m, unnest('{v1.1,v1.2,v1.3}'::text[]) name`, digest.Bytes())
+	for name, v := range map[string]browse.Viewer{
+		"who may read everything": browse.Everyone, "who may read what matches": {All: true, Patterns: []string{"^acme/"}}, "of what is public": {Public: true, PublicByDefault: true},
+	} {
+		found, err := b.Find(t.Context(), v, browse.ParseWanted("v1", ""), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found.Tags) != 2 || found.Tags[0].Repository != "acme/zzz" || found.Tags[0].Name != "v1" || !found.More.Tags {
+			t.Errorf("a viewer %s finds %v, more %v", name, lines(found), found.More)
+		}
+	}
+}
