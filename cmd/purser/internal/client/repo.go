@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,14 +43,23 @@ func listedSize(s *browse.Size) string {
 	return command.Size(s.Bytes)
 }
 
+// listsSizes says whether a list of repositories or namespaces shows their sizes. Adding them up for a long
+// list would take long.
+func listsSizes(l *command.Listing) bool {
+	return !*l.Quiet && l.Limit > 0 && l.Limit <= api.MostOfPage
+}
+
+// sizesListed is the help for listsSizes.
+var sizesListed = fmt.Sprintf("Sizes are shown up to --limit %d.", api.MostOfPage)
+
 func repoListCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List repositories, of a namespace or all", Args: cobra.MaximumNArgs(1)}
+	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List repositories, of a namespace or all", Args: cobra.MaximumNArgs(1), Long: "List repositories, of a namespace or all. " + sizesListed}
 	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
 	statistics := cmd.Flags().Bool("statistics", false, "show last pull and the pulls of 30 days too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		in := api.RepositoryQuery{NameFilter: *names, Sort: sort, Statistics: true}
+		in := api.RepositoryQuery{NameFilter: *names, Sort: sort, Statistics: listsSizes(listing) || *statistics && !*listing.Quiet}
 		if len(args) > 0 {
 			in.Namespace = args[0]
 		}
@@ -59,12 +69,18 @@ func repoListCommand(src *command.Source) *cobra.Command {
 		}
 		return command.PrintList(cmd, listing, list, more, func(r api.ListedRepository) string { return r.Repository }, func(w io.Writer) error {
 			head := []string{"REPOSITORY", "TAGS", "SIZE", "LAST PUSH", "CREATED"}
+			if !in.Statistics {
+				head = slices.Delete(head, 2, 3)
+			}
 			if *statistics {
 				head = append(head, "LAST PULL", "PULLS IN 30D")
 			}
 			rows := make([][]string, len(list))
 			for i, r := range list {
 				rows[i] = []string{r.Repository, atLeast(r.Tags), listedSize(r.Size), since(r.PushedAt), clock(&r.CreatedAt)}
+				if !in.Statistics {
+					rows[i] = slices.Delete(rows[i], 2, 3)
+				}
 				if *statistics {
 					rows[i] = append(rows[i], statisticsOf(r.RepositoryStatistics)...)
 				}
@@ -169,19 +185,25 @@ func addNameFlags(cmd *cobra.Command) *api.NameFilter {
 }
 
 func namespaceListCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs, Long: "List namespaces. " + sizesListed}
 	listing, names := command.AddListing(cmd), addNameFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names, Statistics: true}, listing.Limit)
+		list, more, err := api.List(cmd.Context(), c, api.ListNamespaces, api.NamespaceQuery{NameFilter: *names, Statistics: listsSizes(listing)}, listing.Limit)
 		if err != nil {
 			return err
 		}
 		return command.PrintList(cmd, listing, list, more, func(n browse.NamespaceInfo) string { return n.Name }, func(w io.Writer) error {
-			rows := make([][]string, len(list))
+			head, rows := []string{"NAMESPACE", "REPOSITORIES", "SIZE", "CREATED"}, make([][]string, len(list))
 			for i, n := range list {
 				rows[i] = []string{n.Name, atLeast(n.Repositories), listedSize(n.Size), clock(&n.CreatedAt)}
+				if !listsSizes(listing) {
+					rows[i] = slices.Delete(rows[i], 2, 3)
+				}
 			}
-			return table(w, []string{"NAMESPACE", "REPOSITORIES", "SIZE", "CREATED"}, rows, more)
+			if !listsSizes(listing) {
+				head = slices.Delete(head, 2, 3)
+			}
+			return table(w, head, rows, more)
 		})
 	})
 	return cmd
