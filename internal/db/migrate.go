@@ -63,6 +63,7 @@ type MigrateOptions struct {
 const (
 	waitsForProcess = "another process, which migrates the database or backs it up"
 	waitsForTable   = "an open transaction, which has locked a table that a migration changes"
+	waitsForOlder   = "transactions that must end before an index can be built, those of PostgreSQL's processes " // and these
 )
 
 func (o MigrateOptions) waits(what string) {
@@ -158,7 +159,7 @@ func MigrateStats(ctx context.Context, dsn string, o MigrateOptions) (int, error
 // Status lists every migration that this version of Purser knows, with the time at which it
 // was applied. It changes nothing in the database, even if there is no schema yet.
 func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
-	p, done, err := gooseProvider(dsn, DefaultPartitions)
+	p, done, err := gooseProvider(dsn, MigrateOptions{Partitions: DefaultPartitions})
 	if err != nil {
 		return nil, err
 	}
@@ -232,6 +233,9 @@ func Hash() string {
 			panic(err) // can't happen: embedded files are always readable
 		}
 	}
+	for _, i := range searchIndexes {
+		fmt.Fprintln(h, searchVersion, i)
+	}
 	for _, sql := range looseSQL("public") {
 		h.Write([]byte(sql))
 	}
@@ -299,20 +303,20 @@ func upToDate(ctx context.Context, conn *pgx.Conn) (current, marked bool, err er
 	return hash == Hash(), marked, nil
 }
 
-func gooseProvider(dsn string, partitions int) (*goose.Provider, func(), error) {
+func gooseProvider(dsn string, o MigrateOptions) (*goose.Provider, func(), error) {
 	return provider(dsn, migrations, "migrations", goose.DefaultTablename, map[string]string{
-		"purser.partitions": strconv.Itoa(partitions),
+		"purser.partitions": strconv.Itoa(o.Partitions),
 		"purser.history":    History,
-	})
+	}, searchMigration(dsn, o.waits))
 }
 
 func statsProvider(dsn string) (*goose.Provider, func(), error) {
 	return provider(dsn, statsMigrations, "stats", "goose_stats_version", nil)
 }
 
-// provider makes a goose provider for the migrations in the directory dir of files. goose
-// stores the versions that were applied in the given table.
-func provider(dsn string, files fs.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
+// provider makes a goose provider for the migrations in the directory dir of files and for those in
+// Go. goose stores the versions that were applied in the given table.
+func provider(dsn string, files fs.FS, dir, table string, settings map[string]string, inGo ...*goose.Migration) (*goose.Provider, func(), error) {
 	cfg, err := migrationConfig(dsn, settings)
 	if err != nil {
 		return nil, nil, err
@@ -327,7 +331,7 @@ func provider(dsn string, files fs.FS, dir, table string, settings map[string]st
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := goose.NewProvider("", handle, sub, goose.WithStore(store))
+	p, err := goose.NewProvider("", handle, sub, goose.WithStore(store), goose.WithGoMigrations(inGo...))
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("reading migrations: %w", err), handle.Close())
 	}
@@ -337,7 +341,7 @@ func provider(dsn string, files fs.FS, dir, table string, settings map[string]st
 func closeQuietly(handle *sql.DB) { handle.Close() } //nolint:errcheck // an error while closing loses no data
 
 func up(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
-	p, done, err := gooseProvider(dsn, o.Partitions)
+	p, done, err := gooseProvider(dsn, o)
 	if err != nil {
 		return 0, err
 	}
@@ -355,35 +359,44 @@ func upTo(ctx context.Context, p *goose.Provider, waits func(what string)) (int,
 		return 0, fmt.Errorf("schema %d, known %d: %w", current, target, ErrNewerSchema)
 	}
 	n := 0
-	for try := range lockTries {
-		var applied []*goose.MigrationResult
-		applied, err = p.Up(ctx)
+	err = tryLocks(ctx, lockTries, waits, func() error {
+		applied, err := p.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			applied = partial.Applied
 		}
 		n += len(applied)
-		if err == nil || !lacksLock(err) {
-			break
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("migrating: %w", err)
+	}
+	return n, nil
+}
+
+// errStaysLocked says that tryLocks has tried often enough.
+var errStaysLocked = errors.New("a table stays locked; pg_stat_activity shows the transaction that is open for long")
+
+// tryLocks calls fn, and again while it fails since it couldn't get its locks in time, up to `tries`
+// times in all. It calls `waits` before the second time.
+func tryLocks(ctx context.Context, tries int, waits func(what string), fn func() error) error {
+	var err error
+	for try := range tries {
+		if err = fn(); !lacksLock(err) {
+			return err
 		}
 		if try == 0 {
 			waits(waitsForTable)
 		}
 		if err := worker.Sleep(ctx, lockRetry+rand.N(lockRetry)); err != nil {
-			return n, err
+			return err
 		}
 	}
-	switch {
-	case err == nil:
-		return n, nil
-	case lacksLock(err):
-		return n, fmt.Errorf("migrating: a table stays locked; pg_stat_activity shows the transaction that is open for long: %w", err)
-	}
-	return n, fmt.Errorf("migrating: %w", err)
+	return fmt.Errorf("%w: %w", errStaysLocked, err)
 }
 
 // While a migration or applyRoutines waits for a lock on a busy table, all later statements on this
 // table wait too. Therefore it waits half a second at most (SET LOCAL lock_timeout in each
-// migration, routinesLockWait), then gives up so that these statements can run, and tries again, up
+// migration, migrationLockWait), then gives up so that these statements can run, and tries again, up
 // to lockTries times in all.
 //
 // Half a second is less than PostgreSQL's deadlock_timeout, a second by default. A migration
@@ -391,14 +404,15 @@ func upTo(ctx context.Context, p *goose.Provider, waits func(what string)) (int,
 // serve meanwhile. In such a deadlock PostgreSQL ends one of the two after deadlock_timeout, which
 // may be the request. A migration that has given up by then ends the deadlock itself.
 const (
-	routinesLockWait = "500ms"
-	lockTries        = 60
+	migrationLockWait = "500ms"
+	lockTries         = 60
 )
 
-// lacksLock says whether a migration failed since it couldn't get its locks in time.
+// lacksLock says whether a migration failed since it couldn't get its locks in time, and may be
+// tried again.
 func lacksLock(err error) bool {
 	code := Code(err)
-	return code == CodeLockNotAvailable || code == CodeDeadlockDetected
+	return (code == CodeLockNotAvailable || code == CodeDeadlockDetected) && !errors.Is(err, errStaysLocked)
 }
 
 // applyRoutines replaces the functions and triggers in the database by those in routines/, in
@@ -420,7 +434,7 @@ func applyRoutines(ctx context.Context, conn *pgx.Conn, waits func(what string))
 
 func applyRoutinesOnce(ctx context.Context, conn *pgx.Conn) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", routinesLockWait); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", migrationLockWait); err != nil {
 			return fmt.Errorf("bounding the wait for locks: %w", err)
 		}
 		var version int

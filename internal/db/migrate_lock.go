@@ -24,6 +24,10 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
+// renewal is a statement for which PostgreSQL takes no snapshot. An index that is built meanwhile would
+// wait for the end of a transaction that has one, and the lock's transaction lasts as long as the build.
+const renewal = "SET LOCAL lock_timeout = 0"
+
 // errLockLost says that this process lost the advisory lock and had to stop migrating, since
 // another process may be migrating now.
 var errLockLost = errors.New("the lock that lets one process migrate was lost")
@@ -91,17 +95,27 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	}, nil
 }
 
-// takeLock begins the transaction of the advisory lock and waits until it gets the lock. It calls
-// `waits` if it doesn't get the lock at once.
+// takeLock waits until it gets the advisory lock, in a transaction that it begins. It calls `waits`
+// if it doesn't get the lock at once.
+//
+// Each try has a transaction of its own: the process that has the lock may be building an index, for
+// which PostgreSQL waits until each transaction has ended of which it saw a snapshot.
 func takeLock(ctx context.Context, conn *pgx.Conn, waits func(what string)) error {
-	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
-		return err
-	}
 	tick := time.NewTicker(lockRetry)
 	defer tick.Stop()
 	for try := 0; ; try++ {
+		if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+			return err
+		}
 		var mine bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", migrateLock).Scan(&mine); err != nil || mine {
+		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", migrateLock).Scan(&mine)
+		if err == nil && mine {
+			_, err = conn.Exec(ctx, renewal) // PostgreSQL keeps a query's snapshot until the next statement
+		}
+		if err != nil || mine {
+			return err
+		}
+		if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
 			return err
 		}
 		if try == 0 {
@@ -126,7 +140,7 @@ func renew(ctx context.Context, conn *pgx.Conn) error {
 			return nil
 		case <-tick.C:
 		}
-		if _, err := conn.Exec(ctx, "SELECT 1"); err != nil && ctx.Err() == nil {
+		if _, err := conn.Exec(ctx, renewal); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}

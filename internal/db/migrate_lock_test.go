@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -92,7 +93,7 @@ func TestMigrationsTellWhatTheyWaitFor(t *testing.T) {
 	}
 }
 
-// TestMigrationsBoundTheirWaits: see routinesLockWait.
+// TestMigrationsBoundTheirWaits: see migrationLockWait.
 func TestMigrationsBoundTheirWaits(t *testing.T) {
 	t.Parallel()
 	list, err := db.WaitingMigrations()
@@ -101,34 +102,20 @@ func TestMigrationsBoundTheirWaits(t *testing.T) {
 	}
 }
 
-// TestIndexesOfSearchGoOn: the migration that makes the indexes of the search, a partition after the
-// other, goes on where it has ended, for example since it couldn't lock a table in time.
-func TestIndexesOfSearchGoOn(t *testing.T) {
+// TestTriesForLocks: a step of a migration that has tried often enough for its locks isn't tried again
+// with the whole migration.
+func TestTriesForLocks(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.DSN(t)
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
-	for _, sql := range []string{
-		"DROP INDEX tags_search_idx", "DROP INDEX manifests_search_idx",
-		"CREATE INDEX tags_search_idx ON ONLY tags (name, repository_id) WHERE name <> ''",
-		"CREATE INDEX tags_p_0_search_idx ON partitions.tags_p_0 (name, repository_id) WHERE name <> ''",
-		"DELETE FROM goose_db_version WHERE version_id = 2", "DELETE FROM settings WHERE name = 'schema_hash'",
-	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	if n, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil || n != 1 {
-		t.Fatalf("%d migrations, %v", n, err)
-	}
-	var valid bool
-	err = conn.QueryRow(t.Context(), `SELECT bool_and(indisvalid) AND count(*) = 2 FROM pg_index
-		WHERE indexrelid IN ('tags_search_idx'::regclass, 'manifests_search_idx'::regclass)`).Scan(&valid)
-	if err != nil || !valid {
-		t.Errorf("the indexes aren't whole (%v)", err)
+	calls, waits := 0, 0
+	wait := func(string) { waits++ }
+	err := db.TryLocks(t.Context(), 3, wait, func() error {
+		return db.TryLocks(t.Context(), 2, wait, func() error {
+			calls++
+			return &pgconn.PgError{Code: db.CodeLockNotAvailable}
+		})
+	})
+	if calls != 2 || waits != 1 || db.Code(err) != db.CodeLockNotAvailable || !strings.Contains(err.Error(), "pg_stat_activity") {
+		t.Errorf("%d calls, %d waits: %v", calls, waits, err)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
+
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // ErrRestoring says that a restore into the database has begun and isn't finished.
@@ -48,7 +50,7 @@ type Versions struct {
 
 // Newest returns the versions that this version of Purser migrates to.
 func Newest() Versions {
-	return Versions{Main: newest(migrations, "migrations"), Stats: newest(statsMigrations, "stats"), History: History}
+	return Versions{Main: max(newest(migrations, "migrations"), searchVersion), Stats: newest(statsMigrations, "stats"), History: History}
 }
 
 func newest(files embed.FS, dir string) int64 {
@@ -133,11 +135,23 @@ var tablesOfStats = sync.OnceValue(func() []string {
 
 // LockSchema keeps other processes from migrating the connection's database until
 // [UnlockSchema] or the end of the session. It waits for a migration that is running.
+//
+// It asks again and again, since a statement that waits for the lock would have a snapshot, and the
+// migration may be building an index, for which PostgreSQL waits for the end of older snapshots.
 func LockSchema(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", migrateLock); err != nil {
-		return fmt.Errorf("waiting for another process that migrates: %w", err)
+	for {
+		var mine bool
+		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared($1)", migrateLock).Scan(&mine)
+		if err == nil && mine {
+			return nil
+		}
+		if err == nil {
+			err = worker.Sleep(ctx, lockRetry)
+		}
+		if err != nil {
+			return fmt.Errorf("waiting for another process that migrates: %w", err)
+		}
 	}
-	return nil
 }
 
 // UnlockSchema ends what LockSchema began on the same connection.
@@ -161,7 +175,8 @@ func MigrateTo(ctx context.Context, dsn string, version int64, o MigrateOptions)
 		return err
 	}
 	return alone(ctx, dsn, lockLoss, o.waits, func(ctx context.Context) error {
-		p, finish, err := gooseProvider(dsn, cmp.Or(o.Partitions, DefaultPartitions))
+		o.Partitions = cmp.Or(o.Partitions, DefaultPartitions)
+		p, finish, err := gooseProvider(dsn, o)
 		if err != nil {
 			return err
 		}

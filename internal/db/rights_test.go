@@ -36,10 +36,12 @@ func ownedDatabase(t *testing.T, role string) (dsn string, admin *pgx.Conn) {
 }
 
 // do runs SQL that must succeed.
-func do(t *testing.T, conn *pgx.Conn, sql string) {
+func do(t *testing.T, conn *pgx.Conn, statements ...string) {
 	t.Helper()
-	if _, err := conn.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatalf("%s: %v", sql, err)
+	for _, sql := range statements {
+		if _, err := conn.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
 	}
 }
 
