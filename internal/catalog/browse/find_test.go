@@ -30,9 +30,7 @@ func lines(f browse.Found) (list []string) {
 	for _, name := range f.Namespaces {
 		list = append(list, "namespace "+name)
 	}
-	for _, name := range f.Repositories {
-		list = append(list, name)
-	}
+	list = append(list, f.Repositories...)
 	for _, tag := range f.Tags {
 		list = append(list, tag.Repository+":"+tag.Name)
 	}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -383,7 +384,7 @@ var indexForm = regexp.MustCompile(`^\[(\d+)\]: `)
 // ofRule says in words which rule of a robot an error of the API is about. `added` is the index of the rule
 // that the form asks for, which needs no name.
 func ofRule(err error, added int) error {
-	refused, ok := err.(*apiError)
+	refused, ok := errors.AsType[*apiError](err)
 	if !ok {
 		return err
 	}
