@@ -10,7 +10,7 @@ import (
 )
 
 // TestListUntagged: the pages of the list have each manifest without a tag once, and none that has one.
-// What an index lists is named with the index, and stays.
+// A manifest that an index lists is named with the index, and stays.
 func TestListUntagged(t *testing.T) {
 	t.Parallel()
 	r := servertest.Setup(t)
