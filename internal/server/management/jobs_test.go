@@ -30,7 +30,7 @@ const (
 // uiPages says on which page of the UI a file's operations are.
 var uiPages = map[string]string{
 	"accounts.go": "Accounts", "attention.go": "Overview", "audit.go": "Audit log", "chart.go": "Pulls",
-	"cleanup.go": "Clean-up", "clients.go": "Image", "forecast.go": "Policy", "holds.go": "Deployed", "image.go": "Image",
+	"changes.go": "Settings", "cleanup.go": "Clean-up", "clients.go": "Image", "forecast.go": "Policy", "holds.go": "Deployed", "image.go": "Image",
 	"namespace.go": "Namespaces", "overview.go": "Overview", "pattern.go": "Tags by a pattern",
 	"policies.go": "Policies", "policy_form.go": "Policy", "repositories.go": "Repositories", "repository.go": "Repository",
 	"robots.go": "Robots", "runs.go": "Pruning", "search.go": "Search", "settings.go": "Settings", "system.go": "System", "tag.go": "Tag",
@@ -54,7 +54,6 @@ var elsewhere = map[string]noPlace{
 	"GetGCActivity":        {command: "a chart"},
 	"GetLooseStatus":       {command: "`purser loosefk status` asks the database"},
 	"GetManifestPulls":     {"the image's description has them", "`purser tag list` has those of tags"},
-	"GetQuota":             {"Settings read the namespace's quota", "`purser quota show` reads the namespace's quota"},
 	"GetQuotaLimit":        {"part of a quota", "part of a quota"},
 	"GetRepositoryPulls":   {"the repository's description has them", "`purser pulls` has them"},
 	"GetSystem":            {command: "`purser doctor` and `purser health`"},
@@ -82,7 +81,7 @@ var elsewhere = map[string]noPlace{
 var withoutVariable = map[string]bool{"listStarredRepos": true, "createStar": true, "deleteStar": true, "changeUserDetails": true, "getErrorDescription": true}
 
 // frames are files of the UI that make no page by themselves.
-var frames = []string{"format.go", "policy_words.go", "render.go", "request.go", "ui.go", "words.go"}
+var frames = []string{"format.go", "render.go", "request.go", "ui.go", "words.go"}
 
 // job is an operation of the management API with its places.
 type job struct {
