@@ -54,6 +54,7 @@ var elsewhere = map[string]noPlace{
 	"GetGCActivity":        {command: "a chart"},
 	"GetLooseStatus":       {command: "`purser loosefk status` asks the database"},
 	"GetManifestPulls":     {"the image's description has them", "`purser tag list` has those of tags"},
+	"GetQuota":             {command: "`purser quota show` reads the namespace's quota"},
 	"GetQuotaLimit":        {"part of a quota", "part of a quota"},
 	"GetRepositoryPulls":   {"the repository's description has them", "`purser pulls` has them"},
 	"GetSystem":            {command: "`purser doctor` and `purser health`"},
