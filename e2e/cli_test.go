@@ -60,7 +60,7 @@ func TestCommandsOfTheAPI(t *testing.T) {
 		"pulls top team":                        `(?m)^team/deep/app +3$`,
 		"pulls top team/deep/app":               `^TAG +PULLS\nv1 +3\n$`,
 		"pulls unpulled team":                   `(?m)^team/unused$`,
-		"repo list team --statistics":           `(?m)^team/deep/app .* (K|M)iB\+? +\d{4}-\d\d-\d\d \S+ +3$`,
+		"repo list team --statistics":           `(?m)^team/deep/app +2 +\S+ (K|M)iB\+? .* \d{4}-\d\d-\d\d \S+ +3$`,
 	} {
 		if out := cli(strings.Fields(command)...); !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("purser %s: want %s in:\n%s", command, want, out)

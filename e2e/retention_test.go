@@ -51,7 +51,7 @@ func TestDeployedStays(t *testing.T) {
 	report(a.host+"/shop/web:v2 job web", a.host+"/shop/web@"+moved+" job live")
 	says(t, a.remote("hold", "show", "prod", "--namespace", "shop"), deployed, moved, "job web", "nomad")
 
-	says(t, b.refused("tag", "delete", "shop/web:v2", "--yes"), "prod (job web)", "override_holds")
+	says(t, b.refused("tag", "delete", "shop/web:v2", "--yes"), "prod (job web)", "--override-holds")
 	push("live") // moves the tag
 	push("newest")
 	says(t, b.remote("policy", "create", "shop", "--num-tags", "1", "--mode", "on", "--yes"), "Created policy")
