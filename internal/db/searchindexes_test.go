@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // upgrade is a database with content, from before the migration that makes the indexes of the search.
@@ -68,13 +69,15 @@ func (u upgrade) begin() <-chan error {
 func (u upgrade) until(condition string) {
 	u.t.Helper()
 	conn := u.connect()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		var there bool
-		if err := conn.QueryRow(u.t.Context(), "SELECT EXISTS (SELECT "+condition+")").Scan(&there); err != nil || time.Now().After(end) {
-			u.t.Fatalf("%s: %v", condition, err)
+	ctx, cancel := context.WithTimeout(u.t.Context(), time.Minute)
+	defer cancel()
+	for there := false; !there; {
+		err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT "+condition+")").Scan(&there)
+		if err == nil && !there {
+			err = worker.Sleep(ctx, 10*time.Millisecond) // PostgreSQL tells nobody of it
 		}
-		if there {
-			return
+		if err != nil {
+			u.t.Fatalf("%s: %v", condition, err)
 		}
 	}
 }

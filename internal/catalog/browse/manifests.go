@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -265,17 +266,20 @@ func (b *Browser) ManifestsByShortDigest(ctx context.Context, path string, begin
 	first512, last512 := begin.Range(oci.SHA512)
 	rows, err := b.db.Pool.Query(ctx, `
 		SELECT m.digest, ARRAY(SELECT name FROM tags
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT $8)
+			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT @tags)
 		FROM (
 			(SELECT id, digest FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id BETWEEN $2 AND $2 AND digest BETWEEN $3 AND $4
-				ORDER BY repository_id, digest LIMIT $7)
+				WHERE top_level_namespace_id = @namespace AND repository_id BETWEEN @repository AND @repository AND digest BETWEEN @first256 AND @last256
+				ORDER BY repository_id, digest LIMIT @most)
 			UNION ALL
 			(SELECT id, digest FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id BETWEEN $2 AND $2 AND digest BETWEEN $5 AND $6
-				ORDER BY repository_id, digest LIMIT $7)) m
-		ORDER BY m.digest LIMIT $7`,
-		r.namespace, r.id, first256, last256, first512, last512, MaxShortDigest+1, tagsOfShort)
+				WHERE top_level_namespace_id = @namespace AND repository_id BETWEEN @repository AND @repository AND digest BETWEEN @first512 AND @last512
+				ORDER BY repository_id, digest LIMIT @most)) m
+		ORDER BY m.digest LIMIT @most`,
+		db.SharedArgs{
+			"namespace": r.namespace, "repository": r.id, "first256": first256, "last256": last256, "first512": first512, "last512": last512,
+			"most": MaxShortDigest + 1, "tags": tagsOfShort,
+		})
 	if err != nil {
 		return nil, false, fmt.Errorf("looking for digests that begin with %s in %s: %w", begin, path, err)
 	}

@@ -128,8 +128,8 @@ func (a *API) addNamespaces() {
 	})
 }
 
-// sumTime is how long adding up the sizes of a page of namespaces may take. It takes far less unless the
-// database is overloaded.
+// sumTime is how long a page of namespaces waits for its sizes, the time until its turn included. Adding them
+// up takes far less unless the database is overloaded.
 const sumTime = 2 * time.Second
 
 // listNamespaces returns a page of namespaces. If their sizes can't be added up in time, it returns the page
@@ -152,8 +152,10 @@ func (a *API) listNamespaces(ctx context.Context, in *api.NamespaceQuery) (*api.
 		return nil, err
 	}
 	if in.Statistics && len(found) > 0 {
-		err := a.runInTurn(ctx, a.sums, sumTime, func(ctx context.Context) error { return a.browser.AddSizes(ctx, viewer, found) })
-		if err != nil && !errors.Is(err, errTooLong) {
+		limited, cancel := context.WithTimeout(ctx, sumTime)
+		defer cancel()
+		err := a.runInTurn(limited, a.sums, sumTime, func(ctx context.Context) error { return a.browser.AddSizes(ctx, viewer, found) })
+		if err != nil && (ctx.Err() != nil || limited.Err() == nil) {
 			return nil, err
 		}
 	}

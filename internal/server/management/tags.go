@@ -125,7 +125,8 @@ func (a *API) readTags(ctx context.Context, in *api.TagQuery, q browse.TagQuery)
 		return err
 	}
 	if q.Order != browse.TagsBySize && q.Order != browse.TagsByRank {
-		return page, read(ctx)
+		err = read(ctx)
+		return page, err
 	}
 	if err = a.runInTurn(ctx, a.turns, sortTime, read); errors.Is(err, errTooLong) {
 		err = oci.Errorf(oci.Unavailable, "sorting the tags of %s by %s took longer than %s, so it was ended: sort by name or pushed, list those with a longer prefix, or try again later",

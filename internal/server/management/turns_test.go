@@ -2,6 +2,7 @@ package management_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 )
@@ -117,6 +118,26 @@ func TestNamespacesWithoutSizes(t *testing.T) {
 		if len(list.Namespaces) != 1 || list.Namespaces[0].Name != "acme" || list.Namespaces[0].Size != nil {
 			t.Errorf("while the links can't be read: %+v", list)
 		}
+	}
+	// Those whose turn doesn't come in time come without sizes too, and don't wait for each other.
+	trips := func() float64 {
+		return r.Samples(t, "purser_http_database_round_trips_total")["/api/v1/organization,GET"]
+	}
+	before := trips()
+	r.Manage(t, "GET", "/organization", "").WantStatus(t, 200)
+	const requests = 4
+	each, before := trips()-before, trips()
+	var group sync.WaitGroup
+	for range requests {
+		group.Go(func() {
+			if a, err := r.Try(t.Context(), "GET", "/api/v1/organization?statistics=true", nil); err != nil || a.StatusCode != 200 {
+				t.Errorf("%v, %v", err, a)
+			}
+		})
+	}
+	group.Wait()
+	if sums := trips() - before - requests*each; sums != 1 {
+		t.Errorf("%v statements added sizes up, want that of the first request alone", sums)
 	}
 	unlock()
 	var list namespaces

@@ -117,7 +117,7 @@ var synonyms = map[string][]string{
 	"rm": {"delete", "remove"}, "remove": {"delete"}, "del": {"delete", "remove"}, "delete": {"remove", "revoke"}, "ls": {"list"},
 	"add": {"create"}, "new": {"create", "add"}, "make": {"create", "add"}, "create": {"add", "set"}, "set": {"update", "create"},
 	"get": {"show", "list"}, "describe": {"show"}, "inspect": {"show"}, "info": {"show"}, "edit": {"update"}, "change": {"update"}, "mv": {"move"}, "log": {"audit"}, "logs": {"audit"},
-	"repository": {"repo"}, "repositories": {"repo"}, "ns": {"namespace"}, "account": {"user"}, "accounts": {"user"}, "version": {"version"},
+	"repository": {"repo"}, "repositories": {"repo"}, "ns": {"namespace"}, "account": {"user"}, "accounts": {"user"},
 	"start": {"serve"}, "run": {"serve"}, "server": {"serve"}, "retention": {"policy"}, "protect": {"protection"}, "hook": {"webhook"},
 }
 
