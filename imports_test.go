@@ -131,7 +131,9 @@ var layers = map[string]rule{
 	"internal/server/distribution":     {layer: 6},
 	"internal/server/management":       {layer: 6, also: []string{"internal/server/runs"}},
 	"internal/server/login":            {layer: 6},
-	"internal/server/ui":               {layer: 6},
+	"internal/server/ui":               {layer: 6, also: []string{"internal/server/ui/chart", "internal/server/ui/format"}},
+	"internal/server/ui/chart":         {layer: 0},
+	"internal/server/ui/format":        {layer: 0},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login", "internal/server/ui"}},
 	"cmd/purser/internal/command":     {layer: 7}, // what all commands share

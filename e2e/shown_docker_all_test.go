@@ -75,7 +75,7 @@ func TestShownPushes(t *testing.T) {
 	s.forget()
 	s.run(offline(blocks[0], hub))
 	s.run("crane validate --remote " + s.r.Ref("library/alpine", "latest"))
-	if page := s.get("/ui/cleanup/explain"); !strings.Contains(page, "<code>docker images --digests</code>") {
+	if page := s.get("/ui/gc/explain"); !strings.Contains(page, "<code>docker images --digests</code>") {
 		t.Error("the page that explains names another command")
 	}
 	s.run("docker images --digests")

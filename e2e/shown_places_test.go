@@ -66,7 +66,7 @@ var shownPlaces = []shownBy{
 	{file: "docs/pull-requests.md", command: `curl -sSf -u "acme+pr:$job" "$PURSER_SERVER/oauth2/federation/robot/token"`, not: "only a job of GitHub gets its token; TestFederation exchanges others at this path"},
 	{file: "docs/pull-requests.md", command: `curl -sSf -u "acme+pr:$JOB_TOKEN" "$PURSER_SERVER/oauth2/federation/robot/token"`, not: "only a job of GitLab gets its token; TestFederation exchanges others at this path"},
 	{file: "docs/pull-requests.md", test: "TestOpsDocsPullRequests"},
-	{file: "internal/server/ui/accounts.go", test: "TestShownLogins"},
+	{file: "internal/server/ui/users.go", test: "TestShownLogins"},
 	{file: "internal/server/ui/clients.go", command: "kubectl create secret docker-registry purser --docker-server=X --docker-username=X --docker-password=X", not: noKubectl},
 	{file: "internal/server/ui/clients.go", command: "nerdctl … login", not: "machines that test have no nerdctl; it takes the flags of docker login"},
 	{file: "internal/server/ui/clients.go", command: `curl -sH "Authorization: bearer $ACTIONS_ID_TOKEN_REQUEST_TOKEN" "$ACTIONS_ID_TOKEN_REQUEST_URL&audience=X" | jq -r .value`, not: "only a job of GitHub gets its token"},

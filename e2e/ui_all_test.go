@@ -260,7 +260,7 @@ func TestUIOperations(t *testing.T) {
 	says(t, b.text(), "Nothing can be freed")
 	b.checkPage("a plan to free bytes")
 
-	b.open(r.URL() + "/ui/cleanup/explain")
+	b.open(r.URL() + "/ui/gc/explain")
 	b.do("asking why a manifest is kept", chromedp.SendKeys(chromedp.CSS("#main input[name=digest]"), digest),
 		chromedp.SendKeys(chromedp.CSS("#main input[name=repository]"), "acme/web"+kb.Enter))
 	b.wait("the page explains it", `document.querySelector("#main section.card h2")?.textContent.startsWith("Manifest")`)
@@ -309,7 +309,7 @@ func TestUIMembers(t *testing.T) {
 	r, _ := startClosed(t)
 	b := newBrowser(t)
 	b.look(390, 844, "light")
-	b.logIn(r, "/ui/accounts", "admin")
+	b.logIn(r, "/ui/users", "admin")
 	press := func(what, selector string) {
 		t.Helper()
 		b.answer()
@@ -372,7 +372,7 @@ func TestUIMembers(t *testing.T) {
 	press("deleting the reporter", `tr:has(input[value="prod-eu"]) button.danger`)
 	b.wait("it is gone", `document.querySelector("#main").textContent.includes("Nobody reports")`)
 
-	b.open(r.URL() + "/ui/accounts?q=newcomer")
+	b.open(r.URL() + "/ui/users?q=newcomer")
 	b.do("opening the account", chromedp.Click(chromedp.CSS("td summary")), chromedp.WaitVisible(chromedp.CSS("button[value=disable]")))
 	press("disabling it", "button[value=disable]")
 	b.wait("it is disabled", `document.querySelector("#results")?.textContent.includes("disabled")`)

@@ -98,7 +98,7 @@ func TestUIMainPages(t *testing.T) {
 	b.look(1280, 900, "light")
 	for path, want := range map[string]string{
 		"/": "Purser", "/ui/namespaces": "acme", "/ui/repositories": "acme/web", "/ui/repositories/acme/web": "pr-59",
-		"/ui/repositories/acme/web/-/tags/v1.0": "arm64", "/ui/repositories/acme/web/-/policies/new": "Preview", "/ui/cleanup": "", "/ui/audit": "acme/web",
+		"/ui/repositories/acme/web/-/tags/v1.0": "arm64", "/ui/repositories/acme/web/-/policies/new": "Preview", "/ui/gc": "", "/ui/audit": "acme/web",
 	} {
 		if status := b.open(r.URL() + path); status != http.StatusOK {
 			t.Errorf("%s: status %d", path, status)

@@ -34,7 +34,7 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 			list = append(list, base+m)
 		}
 	}
-	add("/ui/", "", "repositories", "namespaces", "audit", "cleanup", "cleanup/explain", "runs", "holds", "trash", "system", "defaults", "accounts", "account")
+	add("/ui/", "", "repositories", "namespaces", "audit", "gc", "gc/explain", "runs", "holds", "trash", "system", "defaults", "users", "account")
 	add("/ui/search", "", "?q=app-05000", "?q=v1.3", "?q=build-0001", "?q=0001", "?q=nothing-matches", "?q="+p.image[:8], "?q="+p.layer[:12])
 	add("/ui/repositories", "?q=app-05000", "?q=nothing-matches", "?q=app", "?q=large", "?sort=-name", "?sort=created", "?sort=-created",
 		"?visibility=public", "?starred=true", "?namespace="+namespace)
@@ -47,10 +47,10 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 		"/-/untagged", "/-/untagged?show=all", "/-/history", "/-/history?q=nothing-matches", "/-/policies", "/-/settings", "/-/tags/build-000001", "/-/tags/release-000001",
 		"/-/manifests/sha256:"+p.image, "/-/manifests/sha256:"+p.image+"/raw", "/-/manifests/sha256:"+p.index)
 	add("/ui/audit", "?namespace="+namespace, "?repository="+large, "?kind=pull_repo", "?kind=autoprune_tag_delete", "?kind=delete_repo", "?actor=nobody", "?actor=team-7%2Bci")
-	add("/ui/cleanup/explain?digest=sha256:", p.layer, p.shared, p.image+"&repository="+large)
+	add("/ui/gc/explain?digest=sha256:", p.layer, p.shared, p.image+"&repository="+large)
 	add("/ui/runs", "?namespace="+namespace, "/00000000-0000-4000-9000-000000000001")
 	add("/ui/holds", "?namespace="+namespace, "/cluster-1")
 	add("/ui/trash", "?namespace="+namespace)
-	add("/ui/accounts", "?q=nothing-matches", "?q=person-1")
+	add("/ui/users", "?q=nothing-matches", "?q=person-1")
 	return list, nil
 }

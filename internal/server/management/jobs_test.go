@@ -29,8 +29,8 @@ const (
 
 // uiPages says on which page of the UI a file's operations are.
 var uiPages = map[string]string{
-	"accounts.go": "Accounts", "attention.go": "Overview", "audit.go": "Audit log", "chart.go": "Pulls",
-	"changes.go": "Settings", "cleanup.go": "Clean-up", "clients.go": "Image", "forecast.go": "Policy", "holds.go": "Deployed", "image.go": "Image",
+	"users.go": "Users", "attention.go": "Overview", "audit.go": "Audit log", "chart.go": "Pulls",
+	"changes.go": "Settings", "gc.go": "Garbage collection", "clients.go": "Image", "forecast.go": "Policy", "holds.go": "Holds", "image.go": "Image",
 	"namespace.go": "Namespaces", "overview.go": "Overview", "pattern.go": "Tags by a pattern",
 	"policies.go": "Policies", "policy_form.go": "Policy", "repositories.go": "Repositories", "repository.go": "Repository",
 	"robots.go": "Robots", "runs.go": "Pruning", "search.go": "Search", "settings.go": "Settings", "system.go": "System", "tag.go": "Tag",

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/gc"
 )
@@ -44,7 +46,7 @@ func (q *request) concerns(s *gc.GCStatus) []concern {
 		found, err := find()
 		// 503 and 409: the process has this switched off.
 		if status := statusOf(err); err != nil && !hidden(err) && status != http.StatusServiceUnavailable && status != http.StatusConflict {
-			found = append(found, concern{"bad", sentence(err.Error()), "/ui/system", "System"})
+			found = append(found, concern{"bad", format.Sentence(err.Error()), "/ui/system", "System"})
 		}
 		list = append(list, found...)
 	}
@@ -61,16 +63,16 @@ func (q *request) concerns(s *gc.GCStatus) []concern {
 
 func garbageConcerns(s *gc.GCStatus) (list []concern) {
 	if n := s.Manifests.Failed.Rows + s.Blobs.Failed.Rows; n > 0 {
-		list = append(list, concern{"bad", plural(n, "review has", "reviews have") + " failed too often and aren't tried again. What they would delete stays.", "/ui/cleanup#failed", "See why, and retry"})
+		list = append(list, concern{"bad", format.Plural(n, "review has", "reviews have") + " failed too often and aren't tried again. What they would delete stays.", "/ui/gc#failed", "See why, and retry"})
 	}
 	if n := s.Lost.Rows; n > 0 {
-		list = append(list, concern{"bad", plural(n, "blob is", "blobs are") + " missing in the store. Pulls of them fail until somebody pushes them again.", "/ui/cleanup#check", "Check the store"})
+		list = append(list, concern{"bad", format.Plural(n, "blob is", "blobs are") + " missing in the store. Pulls of them fail until somebody pushes them again.", "/ui/gc#check", "Check the store"})
 	}
 	if n := s.Doomed.Failing.Rows; n > 0 {
-		list = append(list, concern{"bad", "The store fails to delete " + plural(n, "object", "objects") + ". " + sentence(clip(200, s.Doomed.LastError)), "/ui/cleanup#deletions", "Pending deletions"})
+		list = append(list, concern{"bad", "The store fails to delete " + format.Plural(n, "object", "objects") + ". " + format.Sentence(format.Clip(200, s.Doomed.LastError)), "/ui/gc#deletions", "Pending deletions"})
 	}
 	if late := overdue(s); late > int64(lateReviews/time.Second) {
-		list = append(list, concern{"warn", "Reviews are overdue by " + formatDuration(late) + ": the workers don't keep up, or don't run.", "/ui/cleanup", "Review queues"})
+		list = append(list, concern{"warn", "Reviews are overdue by " + format.Duration(late) + ": the workers don't keep up, or don't run.", "/ui/gc", "Review queues"})
 	}
 	return list
 }
@@ -98,10 +100,10 @@ func (q *request) systemConcerns() (list []concern, err error) {
 		return list, err
 	}
 	if !clocks.Deletes {
-		list = append(list, concern{"bad", "Nothing is deleted for its age: " + clip(300, clocks.Problem) + ".", "/ui/system#clock", "Clocks"})
+		list = append(list, concern{"bad", "Nothing is deleted for its age: " + format.Clip(300, clocks.Problem) + ".", "/ui/system#clock", "Clocks"})
 	}
 	if n := s.Schema.Pending; n > 0 {
-		list = append(list, concern{"warn", plural(n, "migration of the database is", "migrations of the database are") + " pending. Run “purser migrate up”.", "/ui/system", "System"})
+		list = append(list, concern{"warn", format.Plural(n, "migration of the database is", "migrations of the database are") + " pending. Run “purser migrate up”.", "/ui/system", "System"})
 	}
 	return list, nil
 }
@@ -117,9 +119,9 @@ func (q *request) keyConcerns() (list []concern, err error) {
 	for _, p := range pending {
 		switch {
 		case p.Untracked:
-			list = append(list, concern{"bad", "Nobody cleans up after " + plural(p.Count, "deleted row", "deleted rows") + " of " + p.Table + ": its trigger is missing.", "/ui/cleanup#keys", "Loose foreign keys"})
+			list = append(list, concern{"bad", "Nobody cleans up after " + format.Plural(p.Count, "deleted row", "deleted rows") + " of " + p.Table + ": its trigger is missing.", "/ui/gc#keys", "Loose foreign keys"})
 		case p.OldestSeconds > lateKeys.Seconds():
-			list = append(list, concern{"warn", "Rows of deleted parents in " + p.Table + " have waited for " + formatDuration(p.OldestSeconds) + " to be cleaned up.", "/ui/cleanup#keys", "Loose foreign keys"})
+			list = append(list, concern{"warn", "Rows of deleted parents in " + p.Table + " have waited for " + format.Duration(p.OldestSeconds) + " to be cleaned up.", "/ui/gc#keys", "Loose foreign keys"})
 		}
 	}
 	return list, err
@@ -138,13 +140,13 @@ func (q *request) statisticsConcerns() (list []concern, err error) {
 	}
 	s := pullState{state}
 	if text := cmp.Or(s.Problem, s.Unseen); text != "" {
-		list = append(list, concern{"bad", sentence(text), "/ui/cleanup#statistics", "Pull statistics"})
+		list = append(list, concern{"bad", format.Sentence(text), "/ui/gc#statistics", "Pull statistics"})
 	}
 	if s.Late() {
-		list = append(list, concern{"warn", "Pull statistics are " + formatDuration(s.Behind) + " behind, so policies by last pull delete nothing now.", "/ui/cleanup#statistics", "Pull statistics"})
+		list = append(list, concern{"warn", "Pull statistics are " + format.Duration(s.Behind) + " behind, so policies by last pull delete nothing now.", "/ui/gc#statistics", "Pull statistics"})
 	}
 	if s.Redis != nil && !s.Redis.Reachable {
-		list = append(list, concern{"bad", "Redis, which counts pulls, can't be reached.", "/ui/cleanup#statistics", "Pull statistics"})
+		list = append(list, concern{"bad", "Redis, which counts pulls, can't be reached.", "/ui/gc#statistics", "Pull statistics"})
 	}
 	return list, nil
 }
@@ -164,12 +166,12 @@ func (q *request) pruneConcerns() (list []concern, err error) {
 		if r.State == "failure" || r.Failed > 0 {
 			text := "Pruning of namespace " + r.Namespace + " has failed"
 			if r.Failed > 0 {
-				text += " in " + plural(r.Failed, "repository", "repositories")
+				text += " in " + format.Plural(r.Failed, "repository", "repositories")
 			}
 			if r.Error != "" {
-				text += ": " + clip(200, r.Error)
+				text += ": " + format.Clip(200, r.Error)
 			}
-			list = append(list, concern{"bad", sentence(text), "/ui/runs" + arguments("namespace", r.Namespace), "Runs"})
+			list = append(list, concern{"bad", format.Sentence(text), "/ui/runs" + arguments("namespace", r.Namespace), "Runs"})
 		}
 	}
 	return shorten(list, "/ui/runs"), nil
@@ -188,7 +190,7 @@ func (q *request) askConcerns() (list []concern, err error) {
 
 func askConcern(namespace string, policies, tags int64) concern {
 	return concern{
-		"warn", plural(policies, "policy of namespace "+namespace+" asks", "policies of namespace "+namespace+" ask") + " whether to delete " + plural(tags, "tag", "tags") + ".",
+		"warn", format.Plural(policies, "policy of namespace "+namespace+" asks", "policies of namespace "+namespace+" ask") + " whether to delete " + format.Plural(tags, "tag", "tags") + ".",
 		link("/ui/namespaces/{namespace}", namespace), "Decide",
 	}
 }
@@ -207,9 +209,9 @@ func (q *request) holdConcerns() (list []concern, err error) {
 		for _, r := range out.Reporters {
 			switch r.State {
 			case "silent":
-				list = append(list, concern{"warn", "Nothing was heard from " + clip(80, r.Name) + " for " + unit(time.Since(r.Reported)) + ": what it runs will soon no longer be kept.", "/ui/holds", "Deployed"})
+				list = append(list, concern{"warn", "Nothing was heard from " + format.Clip(80, r.Name) + " for " + format.Unit(time.Since(r.Reported)) + ": what it runs will soon no longer be kept.", "/ui/holds", "Holds"})
 			case "ended":
-				list = append(list, concern{"warn", clip(80, r.Name) + " is silent for so long that what it ran is no longer kept.", "/ui/holds", "Deployed"})
+				list = append(list, concern{"warn", format.Clip(80, r.Name) + " is silent for so long that what it ran is no longer kept.", "/ui/holds", "Holds"})
 			}
 		}
 		if out.NextPage == "" || len(list) > shortList {
@@ -299,5 +301,5 @@ func shorten(list []concern, page string) []concern {
 		return list
 	}
 	more := len(list) - shortList + 1
-	return append(list[:shortList-1:shortList-1], concern{list[shortList-1].State, plural(more, "more like this.", "more like these."), page, "See all"})
+	return append(list[:shortList-1:shortList-1], concern{list[shortList-1].State, format.Plural(more, "more like this.", "more like these."), page, "See all"})
 }

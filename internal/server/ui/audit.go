@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 )
 
@@ -71,7 +73,7 @@ func (e logEntry) Details() (list []field) {
 		list = append(list, field{name, value})
 	}
 	policy, run := e.IDs()
-	for _, f := range []field{{"digest", e.Digest.String()}, {"policy", policy}, {"run", run}, {"address", e.IP}, {"client", agent(e.UserAgent)}, {"request", e.RequestID}} {
+	for _, f := range []field{{"digest", e.Digest.String()}, {"policy", policy}, {"run", run}, {"address", e.IP}, {"client", format.Agent(e.UserAgent)}, {"request", e.RequestID}} {
 		if f.Value != "" {
 			list = append(list, f)
 		}
@@ -128,7 +130,7 @@ func showAudit(q *request) error {
 			if !again {
 				return err
 			}
-			refused = sentence(err.Error())
+			refused = format.Sentence(err.Error())
 			if status == http.StatusForbidden && scope == (api.LogAt{}) {
 				refused = "Only administrators of the registry may see the whole log. Name a namespace or a repository that you administer."
 			}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -68,7 +70,7 @@ type pullable struct {
 
 // likeImage says that the manifest's type is that of images.
 func (p pullable) likeImage() bool {
-	return p.ArtifactType == "" || artifacts[p.ArtifactType] == "image"
+	return p.ArtifactType == "" || format.Artifacts[p.ArtifactType] == "image"
 }
 
 const chartType = "application/vnd.cncf.helm.config.v1+json"

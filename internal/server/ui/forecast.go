@@ -5,6 +5,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/autoprune/forecast"
@@ -18,9 +21,9 @@ type forecastData struct {
 	Forecast forecast.Forecast
 	Of       *policyWords // of the policy in the editor, nil: of the policies that apply
 	Fields   []field      // of the editor, so that the form can ask again
-	Found    chart
-	Deleted  chart
-	Freed    *chart // nil: hidden
+	Found    chart.Chart
+	Deleted  chart.Chart
+	Freed    *chart.Chart // nil: hidden
 }
 
 // Periods returns the numbers of days that the page offers.
@@ -105,9 +108,9 @@ func comparedSettings(method string) []string {
 
 // draw makes the charts.
 func (d *forecastData) draw() {
-	found := series{ID: "found", Title: "Tags that there would have been", Unit: "Tags", Format: formatNumber}
-	deleted := series{ID: "deleted", Title: "Tags deleted each day", Unit: "Deleted", Format: formatNumber}
-	freed := series{ID: "freed", Title: "Bytes that nothing would need any more", Unit: "Freed", Format: formatBytes, Binary: true}
+	found := chart.Series{ID: "found", Title: "Tags that there would have been", Unit: "Tags", Format: format.Number}
+	deleted := chart.Series{ID: "deleted", Title: "Tags deleted each day", Unit: "Deleted", Format: format.Number}
+	freed := chart.Series{ID: "freed", Title: "Bytes that nothing would need any more", Unit: "Freed", Format: format.Bytes, Binary: true}
 	known := len(d.Forecast.Days) > 0
 	for _, day := range d.Forecast.Days {
 		label := day.At.UTC().Format(time.DateOnly)
@@ -120,9 +123,9 @@ func (d *forecastData) draw() {
 		freed.Values = append(freed.Values, *day.Freed)
 	}
 	deleted.Labels, freed.Labels = found.Labels, found.Labels
-	d.Found, d.Deleted = lineChart(found), barChart(deleted)
+	d.Found, d.Deleted = chart.LineChart(found), chart.BarChart(deleted)
 	if known {
-		c := barChart(freed)
+		c := chart.BarChart(freed)
 		d.Freed = &c
 	}
 }
@@ -160,7 +163,7 @@ func (q *request) preview(p place, policy *api.PolicyText, bytes bool) (*preview
 		if statusOf(err) == 0 {
 			return nil, err
 		}
-		return &previewData{Error: sentence(err.Error())}, nil
+		return &previewData{Error: format.Sentence(err.Error())}, nil
 	}
 	return &previewData{
 		Preview: &v.Preview, Found: v.Found, Stays: v.Tags - v.Deleted, BytesLater: !bytes && v.Deleted > 0,
@@ -182,7 +185,7 @@ func showPreview(q *request) error {
 	out := q.placePage(p, "/-/policies")
 	out.Crumbs = append(out.Crumbs, crumb{p.Name(), p.Home("")}, crumb{"Policies", p.Home("/-/policies")})
 	out.Title, out.Tabs, out.Data = "Preview", nil, v
-	out.Lead = "All policies that apply to " + clip(255, p.Name()) + " together. Nothing is deleted."
+	out.Lead = "All policies that apply to " + format.Clip(255, p.Name()) + " together. Nothing is deleted."
 	out.Same = []same{command("purser prune preview %s --staying", p.Name()), call("POST", p.api("/autoprunepolicy/preview"))}
 	return q.show("policy-preview", out)
 }

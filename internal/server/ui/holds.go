@@ -3,6 +3,8 @@ package ui
 import (
 	"net/url"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/hold"
 )
@@ -36,7 +38,7 @@ func (q *request) showReporters(namespace string, n *notice) error {
 		args = " --namespace " + namespace
 	}
 	return q.show("holds", page{
-		Title: "Deployed", Section: "holds", Notice: n,
+		Title: "Holds", Section: "holds", Notice: n,
 		Lead: "Reporters, such as clusters, tell the registry which images they run. What they hold isn't deleted.",
 		Data: reportersData{frame, q.registryAddress(), list.Reporters, q.pagesOf(keep, list.NextPage)},
 		Same: []same{command("purser hold list%s", args), call("GET", "/holds")},
@@ -69,7 +71,7 @@ func showReporter(q *request) error {
 		args = " --namespace " + d.Namespace
 	}
 	return q.show("hold", page{
-		Title: name, Section: "holds", Crumbs: []crumb{{"Deployed", "/ui/holds" + arguments("namespace", d.Namespace)}}, Data: d,
+		Title: name, Section: "holds", Crumbs: []crumb{{"Holds", "/ui/holds" + arguments("namespace", d.Namespace)}}, Data: d,
 		Same: []same{command("purser hold show %s%s", name, args), call("GET", apiPath("/holds/%s/digests", name))},
 	})
 }
@@ -78,5 +80,5 @@ func showReporter(q *request) error {
 func deleteReporter(q *request) error {
 	name, namespace := q.form.Get("reporter"), q.form.Get("namespace")
 	_, err := run(q, api.DeleteHoldReporter, api.HoldReporterItem{Reporter: name, Namespace: namespace})
-	return q.showReporters(namespace, noticeOf(err, "Reporter "+clip(100, name)+" is deleted, and holds nothing any more. If it reports again, it is a new one."))
+	return q.showReporters(namespace, noticeOf(err, "Reporter "+format.Clip(100, name)+" is deleted, and holds nothing any more. If it reports again, it is a new one."))
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -55,7 +58,7 @@ type manifestData struct {
 	MoreTags                                  int64
 	Platforms                                 []string
 	Config                                    imageSettings
-	Annotations                               []pair
+	Annotations                               []format.Pair
 	AnnotationsLeft                           int
 	From, To, Total                           int // of the layers or the manifests, from 1
 	Pages                                     pages
@@ -65,7 +68,7 @@ type manifestData struct {
 	Raw                                       string
 	RawCut                                    bool
 	Clients                                   []client
-	Plot                                      *plot // of pulls, nil if there is nothing to show
+	Plot                                      *chart.Plot // of pulls, nil if there is nothing to show
 }
 
 // manifest returns the manifest of the page as inputs of the management API name it.
@@ -85,9 +88,9 @@ func showManifest(q *request) error {
 		return err
 	}
 	d.Clients = q.clients(pullOfManifest(repository, &d.Info))
-	words, raw, others := room(otherRoom), room(rawRoom), room(referrerRoom)
-	text, cut := indented(d.Info.ManifestData, rawRoom)
-	d.Raw = raw.clip(rawRoom, text)
+	words, raw, others := format.Room(otherRoom), format.Room(rawRoom), format.Room(referrerRoom)
+	text, cut := format.Indented(d.Info.ManifestData, rawRoom)
+	d.Raw = raw.Clip(rawRoom, text)
 	d.RawCut = cut || strings.HasSuffix(d.Raw, "…")
 	d.describe(q, &words)
 	if d.Info.Referrers.Rows > 0 {
@@ -110,10 +113,10 @@ func showManifest(q *request) error {
 		missing = append(missing, d.Info.Subject.String())
 	}
 	for _, s := range why.Explanation[:min(len(why.Explanation), manifestKeep)] {
-		d.Kept = append(d.Kept, phrases(repository, sentence(words.clip(700, s)), missing))
+		d.Kept = append(d.Kept, phrases(repository, format.Sentence(words.Clip(700, s)), missing))
 	}
 	p := q.repositoryPage(repository, "none")
-	p.Title, p.Heading, p.Tabs = repository+"@"+shortDigest(digest), d.heading(), nil
+	p.Title, p.Heading, p.Tabs = repository+"@"+format.ShortDigest(digest), d.heading(), nil
 	p.Crumbs = append(p.Crumbs, crumb{repository, link("/ui/repositories/{repository}", repository)})
 	p.Data = d
 	p.Same = []same{call("GET", apiPath("/repository/%s/manifest/%s", repository, digest)), call("GET", apiPath("/repository/%s/manifest/%s/referrers", repository, digest))}
@@ -126,24 +129,24 @@ func showManifest(q *request) error {
 // heading names the manifest: what it is and the beginning of its digest.
 func (d *manifestData) heading() string {
 	text := []rune(d.Kind)
-	return strings.ToUpper(string(text[:1])) + string(text[1:]) + " " + shortDigest(d.Info.Digest)
+	return strings.ToUpper(string(text[:1])) + string(text[1:]) + " " + format.ShortDigest(d.Info.Digest)
 }
 
 // describe sets what the page shows of the manifest itself.
-func (d *manifestData) describe(q *request, words *room) {
+func (d *manifestData) describe(q *request, words *format.Room) {
 	m := &d.Info
-	d.Kind = kindOf(m.MediaType, m.ArtifactType)
-	settings, annotations, rows := room(configRoom), room(annotationRoom), room(rowRoom)
-	if m.Config == nil || m.ArtifactType != m.Config.MediaType || artifacts[m.ArtifactType] != "image" {
-		d.Type = words.clip(160, m.ArtifactType)
+	d.Kind = format.KindOf(m.MediaType, m.ArtifactType)
+	settings, annotations, rows := format.Room(configRoom), format.Room(annotationRoom), format.Room(rowRoom)
+	if m.Config == nil || m.ArtifactType != m.Config.MediaType || format.Artifacts[m.ArtifactType] != "image" {
+		d.Type = words.Clip(160, m.ArtifactType)
 	}
 	if c := m.Config; c != nil {
-		d.Platform = words.clip(80, c.Platform)
+		d.Platform = words.Clip(80, c.Platform)
 		d.Config = settingsOf(c, &settings)
 	}
 	var content v1.Index
 	_ = json.Unmarshal([]byte(m.ManifestData), &content) //nolint:errcheck // the registry has checked it; without it there are no annotations
-	d.Annotations, d.AnnotationsLeft = pairsOf(&annotations, 30, content.Annotations)
+	d.Annotations, d.AnnotationsLeft = format.PairsOf(&annotations, 30, content.Annotations)
 	if len(m.Tags) > manifestTags {
 		m.Tags = m.Tags[:manifestTags]
 	}
@@ -170,10 +173,10 @@ func (d *manifestData) describe(q *request, words *room) {
 }
 
 // describeChildren keeps the manifests on this page and sets what it shows of them.
-func (d *manifestData) describeChildren(content v1.Index, from, to int, words *room) {
+func (d *manifestData) describeChildren(content v1.Index, from, to int, words *format.Room) {
 	m := &d.Info
 	for _, child := range m.Manifests[:min(len(m.Manifests), 200)] {
-		name := words.clip(40, child.Platform)
+		name := words.Clip(40, child.Platform)
 		if name != "" && !strings.HasPrefix(name, "unknown") && len(d.Platforms) < 12 && !slices.Contains(d.Platforms, name) {
 			d.Platforms = append(d.Platforms, name)
 		}
@@ -181,14 +184,14 @@ func (d *manifestData) describeChildren(content v1.Index, from, to int, words *r
 	sized := 100 // as many as the API gives total sizes for
 	for i := from; i < to; i++ {
 		child := childRow{ChildManifest: m.Manifests[i], Sized: i < sized}
-		child.Kind = kindOf(child.MediaType, child.ArtifactType)
+		child.Kind = format.KindOf(child.MediaType, child.ArtifactType)
 		if i < len(content.Manifests) && content.Manifests[i].Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
 			child.Kind = "attestation (BuildKit)"
 		}
-		if child.Platform = words.clip(60, child.Platform); strings.HasPrefix(child.Platform, "unknown") {
+		if child.Platform = words.Clip(60, child.Platform); strings.HasPrefix(child.Platform, "unknown") {
 			child.Platform = ""
 		}
-		child.Kind = words.clip(80, child.Kind)
+		child.Kind = words.Clip(80, child.Kind)
 		child.Link = link(manifestPath, d.Repository, child.Digest.String())
 		d.Manifests = append(d.Manifests, child)
 	}
@@ -200,23 +203,23 @@ var usualLayers = []string{
 	"application/vnd.docker.image.rootfs.diff.tar.gzip",
 }
 
-func describeLayer(l api.Layer, words *room) layerRow {
-	row := layerRow{Layer: l, Text: words.clip(300, strings.Join(l.Command, " "))}
+func describeLayer(l api.Layer, words *format.Room) layerRow {
+	row := layerRow{Layer: l, Text: words.Clip(300, strings.Join(l.Command, " "))}
 	if row.Text == "" && l.Comment != nil {
-		row.Text = words.clip(300, *l.Comment)
+		row.Text = words.Clip(300, *l.Comment)
 	}
 	if !slices.Contains(usualLayers, l.MediaType) {
-		row.Type = words.clip(100, l.MediaType)
+		row.Type = words.Clip(100, l.MediaType)
 	}
 	return row
 }
 
 // imageSettings is what an image's configuration says about running it.
 type imageSettings struct {
-	Pairs               []pair
+	Pairs               []format.Pair
 	Env                 []string
 	EnvLeft             int
-	Labels              []pair
+	Labels              []format.Pair
 	LabelsLeft          int
 	Digest, Type        string
 	Size                int64
@@ -227,11 +230,11 @@ type imageSettings struct {
 
 // settingsOf reads a configuration. Whoever pushed it chose its content, so members may have any
 // type.
-func settingsOf(c *api.ImageConfig, words *room) (s imageSettings) {
-	s = imageSettings{Digest: c.Digest.String(), Type: words.clip(160, c.MediaType), Size: c.Size, Known: artifacts[c.MediaType] == "image", Author: words.clip(120, c.Author)}
+func settingsOf(c *api.ImageConfig, words *format.Room) (s imageSettings) {
+	s = imageSettings{Digest: c.Digest.String(), Type: words.Clip(160, c.MediaType), Size: c.Size, Known: format.Artifacts[c.MediaType] == "image", Author: words.Clip(120, c.Author)}
 	var err error
 	if s.Created, err = time.Parse(time.RFC3339Nano, c.Created); err != nil {
-		s.CreatedText = words.clip(60, c.Created)
+		s.CreatedText = words.Clip(60, c.Created)
 	}
 	var members map[string]json.RawMessage
 	if content, err := json.Marshal(c.Content); err != nil || json.Unmarshal(content, &members) != nil {
@@ -239,25 +242,25 @@ func settingsOf(c *api.ImageConfig, words *room) (s imageSettings) {
 	}
 	add := func(name, value string) {
 		if value != "" {
-			s.Pairs = append(s.Pairs, pair{name, words.clip(400, value)})
+			s.Pairs = append(s.Pairs, format.Pair{Name: name, Value: words.Clip(400, value)})
 		}
 	}
-	add("Entrypoint", commandLine(lenient[[]string](members, "Entrypoint")))
-	add("Command", commandLine(lenient[[]string](members, "Cmd")))
-	add("Working directory", lenient[string](members, "WorkingDir"))
-	add("User", lenient[string](members, "User"))
-	add("Exposed ports", joinNames(lenient[map[string]any](members, "ExposedPorts")))
-	add("Volumes", joinNames(lenient[map[string]any](members, "Volumes")))
-	add("Stop signal", lenient[string](members, "StopSignal"))
-	env := lenient[[]string](members, "Env")
+	add("Entrypoint", format.CommandLine(format.Lenient[[]string](members, "Entrypoint")))
+	add("Command", format.CommandLine(format.Lenient[[]string](members, "Cmd")))
+	add("Working directory", format.Lenient[string](members, "WorkingDir"))
+	add("User", format.Lenient[string](members, "User"))
+	add("Exposed ports", joinNames(format.Lenient[map[string]any](members, "ExposedPorts")))
+	add("Volumes", joinNames(format.Lenient[map[string]any](members, "Volumes")))
+	add("Stop signal", format.Lenient[string](members, "StopSignal"))
+	env := format.Lenient[[]string](members, "Env")
 	for i, text := range env {
 		if i == 40 || *words <= 0 {
 			s.EnvLeft = len(env) - i
 			break
 		}
-		s.Env = append(s.Env, words.clip(300, text))
+		s.Env = append(s.Env, words.Clip(300, text))
 	}
-	s.Labels, s.LabelsLeft = pairsOf(words, 40, lenient[map[string]string](members, "Labels"))
+	s.Labels, s.LabelsLeft = format.PairsOf(words, 40, format.Lenient[map[string]string](members, "Labels"))
 	return s
 }
 
@@ -317,7 +320,7 @@ type referrerTree struct {
 }
 
 // referrersOf asks for the referrers of a manifest and for theirs, level by level.
-func (q *request) referrersOf(of api.ManifestItem, words *room) (tree referrerTree, err error) {
+func (q *request) referrersOf(of api.ManifestItem, words *format.Room) (tree referrerTree, err error) {
 	root := &referrer{ListedReferrer: api.ListedReferrer{Digest: of.Digest}}
 	queue, shown := []*referrer{root}, 0
 	for calls := 0; len(queue) > 0; calls++ {
@@ -352,15 +355,15 @@ func (q *request) referrersOf(of api.ManifestItem, words *room) (tree referrerTr
 }
 
 // describe sets what the page shows of a referrer.
-func (r *referrer) describe(repository string, words *room) {
-	r.Name = kindOf(r.MediaType, r.ArtifactType)
-	if _, known := artifacts[r.ArtifactType]; !known && r.ArtifactType != "" {
-		r.Type = words.clip(100, r.ArtifactType)
+func (r *referrer) describe(repository string, words *format.Room) {
+	r.Name = format.KindOf(r.MediaType, r.ArtifactType)
+	if _, known := format.Artifacts[r.ArtifactType]; !known && r.ArtifactType != "" {
+		r.Type = words.Clip(100, r.ArtifactType)
 	}
 	r.Link = link(manifestPath, repository, r.Digest.String())
 	for _, name := range []string{"in-toto.io/predicate-type", "dev.sigstore.bundle.predicateType", "org.opencontainers.image.title", "org.opencontainers.image.description"} {
 		if text := r.Annotations[name]; text != "" {
-			r.Says = words.clip(120, text)
+			r.Says = words.Clip(120, text)
 			break
 		}
 	}
@@ -383,7 +386,7 @@ func (q *request) attachedTags(repository, digest string) ([]attachedTag, error)
 	for _, t := range list.Tags {
 		what := map[string]string{".sig": "signature (cosign)", ".att": "attestation (cosign)", ".sbom": "SBOM (cosign)", "": "list of referrers"}[strings.TrimPrefix(t.Name, prefix)]
 		if what == "" {
-			what = kindOf(t.MediaType, t.ArtifactType)
+			what = format.KindOf(t.MediaType, t.ArtifactType)
 		}
 		found = append(found, attachedTag{t.Name, what, t.ManifestDigest.String()})
 	}

@@ -55,12 +55,12 @@ func TestSecretIsShownAnyway(t *testing.T) {
 		logIn("acme+ci", made(ann, operation, acmeRobot, url.Values{"do": {"rotate"}}))
 	}
 	made(ann, api.ListDeliveries.ID, acmeHooks, url.Values{"do": {"create"}, "url": {"https://hooks.example.com/"}, "event": {"push"}})
-	logIn("eve", made(root, api.ListUsers.ID, "/ui/accounts", url.Values{"do": {"create"}, "name": {"eve"}}))
-	logIn("eve", made(root, api.ListUsers.ID, "/ui/accounts", url.Values{"do": {"reset"}, "name": {"eve"}}))
+	logIn("eve", made(root, api.ListUsers.ID, "/ui/users", url.Values{"do": {"create"}, "name": {"eve"}}))
+	logIn("eve", made(root, api.ListUsers.ID, "/ui/users", url.Values{"do": {"reset"}, "name": {"eve"}}))
 	for _, operation := range []string{api.GetOwnUser.ID, api.ListTokens.ID, api.ListSessions.ID} {
 		logIn("ann", made(ann, operation, "/ui/account", url.Values{"do": {"token"}, "title": {"laptop"}}))
 	}
 	// Without a secret there is nothing to show.
 	broken.Store(api.ListUsers.ID)
-	root.post(t, 500, "/ui/accounts", url.Values{"do": {"disable"}, "name": {"eve"}})
+	root.post(t, 500, "/ui/users", url.Values{"do": {"disable"}, "name": {"eve"}})
 }

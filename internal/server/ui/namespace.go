@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -24,7 +27,7 @@ type namespaceData struct {
 	SeesPolicies bool
 	Table        repositoryTable // the first repositories
 	More         bool            // there are more
-	Plot         *plot           // of pulls, nil if there is nothing to show
+	Plot         *chart.Plot     // of pulls, nil if there is nothing to show
 }
 
 // Shared returns the bytes that other namespaces have, too, nil if the client may not know.
@@ -130,17 +133,17 @@ func createNamespace(q *request) error {
 	if _, err := run(q, api.CreateNamespace, api.NamespaceNew{Body: api.NewNamespace{Name: name}}); err != nil {
 		return refused(err)
 	}
-	made, lacks, to := []string{"Namespace " + clip(255, name) + " was created"}, []string(nil), ""
+	made, lacks, to := []string{"Namespace " + format.Clip(255, name) + " was created"}, []string(nil), ""
 	if slices.ContainsFunc([]string{"bytes", "repositories", "tags"}, func(field string) bool { return strings.TrimSpace(q.form.Get(field)) != "" }) {
 		if _, err := run(q, api.CreateQuota, api.QuotaNew{At: p.At(), Body: quota}); err != nil {
-			lacks, to = append(lacks, "It has no quota: "+sentence(err.Error())), p.Home("/-/settings")
+			lacks, to = append(lacks, "It has no quota: "+format.Sentence(err.Error())), p.Home("/-/settings")
 		} else {
 			made = append(made, "it has a quota")
 		}
 	}
 	if wantsPolicy {
 		if err := q.createPreset(p, preset); err != nil {
-			lacks = append(lacks, "It has no policy: "+sentence(err.Error()))
+			lacks = append(lacks, "It has no policy: "+format.Sentence(err.Error()))
 			if to == "" {
 				to = p.Home("/-/policies/new?preset=" + preset.Name)
 			}
@@ -158,7 +161,7 @@ func createNamespace(q *request) error {
 // namedError returns an error of a field if the registry's reason is about the name that the field has.
 func namedError(err error, field string) error {
 	if text := err.Error(); statusOf(err) != 0 && (strings.Contains(text, "exists already") || strings.Contains(text, " is no name for ")) {
-		return fieldError{field, sentence(text)}
+		return fieldError{field, format.Sentence(text)}
 	}
 	return err
 }
@@ -253,7 +256,7 @@ func createRepository(q *request) error {
 	if status == 0 || status >= http.StatusInternalServerError {
 		if _, missing := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(path), SizeLinks: api.SizeLinks{Links: 1}}); missing == nil && body.Visibility != "" {
 			return q.showRepositories(http.StatusOK, typed{}, &notice{
-				Bad: true, Text: "Repository " + clip(255, path) + " is there, but its visibility may not have been set to " + clip(20, body.Visibility) + ". " + sentence(err.Error()),
+				Bad: true, Text: "Repository " + format.Clip(255, path) + " is there, but its visibility may not have been set to " + format.Clip(20, body.Visibility) + ". " + format.Sentence(err.Error()),
 				To: &crumb{"Look at its settings", link("/ui/repositories/{repository}", path) + "/-/settings"},
 			})
 		}
@@ -298,7 +301,7 @@ func showTrash(q *request) error {
 			n = &notice{Text: "It is deleted for good: this registry has no trash."}
 		case err == nil:
 			n = &notice{
-				Text: clip(255, t.Name) + " is deleted. It can be restored until " + exact(t.ExpiresAt) + ".",
+				Text: format.Clip(255, t.Name) + " is deleted. It can be restored until " + format.Exact(t.ExpiresAt) + ".",
 				Undo: &undo{Action: "/ui/trash", Text: "Restore it", Fields: []field{{"do", "restore"}, {"id", id}, {"namespace", namespace}}},
 			}
 			if t.IsNamespace() {
@@ -332,7 +335,7 @@ func changeTrash(q *request) error {
 	case "restore":
 		var restored api.RestoredTrash
 		restored, err = run(q, api.RestoreTrash, api.TrashRestoration{TrashItem: api.TrashItem{ID: id}, Body: api.RestoreForm{As: q.form.Get("as")}})
-		n.Text = clip(255, restored.Name) + " is back, with its tags, policies and rights."
+		n.Text = format.Clip(255, restored.Name) + " is back, with its tags, policies and rights."
 	case "purge":
 		_, err = run(q, api.PurgeTrash, api.TrashItem{ID: id})
 		n.Text = "It is deleted for good."

@@ -91,7 +91,7 @@ func TestOverview(t *testing.T) {
 	s.Manage(t, "POST", "/organization/acme/quota", `{"limit_tags": 1}`).WantStatus(t, 201)
 	s.open(t, "/ui/", "Namespace acme uses 100 % of its quota of tags; nothing is refused, since no step refuses.")
 	s.Exec(t, `UPDATE gc_blob_review_queue SET review_after = now() - interval '5 hours' WHERE set_aside_at IS NULL`)
-	content = s.open(t, "/ui/", "2.0 KiB in 30 days", "failed too often", `href="/ui/cleanup#failed"`, "fails to delete 1 object", "No &lt;i&gt;disk", "overdue by 5 h")
+	content = s.open(t, "/ui/", "2.0 KiB in 30 days", "failed too often", `href="/ui/gc#failed"`, "fails to delete 1 object", "No &lt;i&gt;disk", "overdue by 5 h")
 	lacks(t, content, "Nothing needs attention", "<i>disk")
 	if strings.Index(content, "failed too often") > strings.Index(content, "overdue by") {
 		t.Error("what is broken isn't first")
@@ -102,11 +102,11 @@ func TestOverview(t *testing.T) {
 func TestOverviewOfClients(t *testing.T) {
 	t.Parallel()
 	s := closed(t)
-	lacks(t, s.as("ann").open(t, "/ui/", "acme/app", "administers it"), "other", "Pending deletion", "/ui/cleanup")
+	lacks(t, s.as("ann").open(t, "/ui/", "acme/app", "administers it"), "other", "Pending deletion", "/ui/gc")
 	s.as("ann").open(t, "/ui/", "Pushes to acme", "1 push in 30 days")
 	lacks(t, s.as("bob").open(t, "/ui/", "no repository that you may see"), "acme", "other/app", "Pending deletion", "Pushes")
 	s.as("root").open(t, "/ui/", "Pending deletion", "acme/app", "other/app")
-	s.Do(t, "GET", "/ui/cleanup", "", servertest.As("ann")...).WantStatus(t, 403)
+	s.Do(t, "GET", "/ui/gc", "", servertest.As("ann")...).WantStatus(t, 403)
 	s.Do(t, "GET", "/ui/system", "", servertest.As("ann")...).WantStatus(t, 403)
 	a := s.Do(t, "GET", "/ui/", "").WantStatus(t, http.StatusSeeOther)
 	if !strings.HasPrefix(a.Header.Get("Location"), "/auth/login") {
@@ -114,49 +114,49 @@ func TestOverviewOfClients(t *testing.T) {
 	}
 }
 
-// TestCleanup: an operator retries failed reviews, runs garbage collection without and with
+// TestGarbage: an operator retries failed reviews, runs garbage collection without and with
 // deletions, checks the store and asks why content is kept.
-func TestCleanup(t *testing.T) {
+func TestGarbage(t *testing.T) {
 	t.Parallel()
 	s := site{servertest.Setup(t)}
 	kept := s.Put(t, "acme/app", "v1", s.Simple(t, "acme/app", 1, nil))
 	loose := s.Push(t, "acme/app", "nobody uses this")
-	s.open(t, "/ui/cleanup", "Review queues", "Dry run", "Start the check")
+	s.open(t, "/ui/gc", "Review queues", "Dry run", "Start the check")
 	s.Exec(t, "UPDATE gc_blob_review_queue SET set_aside_at = now(), last_error = '<b>bad</b>'")
 	s.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('docker/registry/v2/blobs/data', 2048)")
-	s.open(t, "/ui/cleanup", `id="failed"`, "&lt;b&gt;bad", "Retry all", "Imported, unused", "1, 2.0 KiB", "purser import --finish")
-	lacks(t, s.send(t, "/ui/cleanup", url.Values{"do": {"retry"}}, "due again"), `id="failed"`)
+	s.open(t, "/ui/gc", `id="failed"`, "&lt;b&gt;bad", "Retry all", "Imported, unused", "1, 2.0 KiB", "purser import --finish")
+	lacks(t, s.send(t, "/ui/gc", url.Values{"do": {"retry"}}, "due again"), `id="failed"`)
 	s.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now()")
 
 	ended := func(what string) (content string) {
 		servertest.Eventually(t, "the end of "+what, func() bool {
-			content = s.open(t, "/ui/cleanup")
+			content = s.open(t, "/ui/gc")
 			return !strings.Contains(content, `data-refresh="2"`)
 		})
 		return content
 	}
-	s.send(t, "/ui/cleanup", url.Values{"do": {"dry-run"}})
+	s.send(t, "/ui/gc", url.Values{"do": {"dry-run"}})
 	has(t, "dry run", ended("the dry run"), "The last dry run", "succeeded", "Would delete 1 thing", string(loose.String()[7:19]))
 	s.Do(t, "HEAD", "/v2/acme/app/blobs/"+loose.String(), "").WantStatus(t, 200)
 	s.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now()") // the HEAD request has postponed the review
-	s.send(t, "/ui/cleanup", url.Values{"do": {"collect"}})
+	s.send(t, "/ui/gc", url.Values{"do": {"collect"}})
 	has(t, "collection", ended("the run"), "The last run", "0 manifests and 1 blob; freed")
 	s.Do(t, "GET", "/v2/acme/app/blobs/"+loose.String(), "").WantStatus(t, 404)
 
-	s.send(t, "/ui/cleanup", url.Values{"do": {"check"}, "deep": {"true"}})
+	s.send(t, "/ui/gc", url.Values{"do": {"check"}, "deep": {"true"}})
 	has(t, "check", ended("the check"), "The last check", "With hashes", "Found 1 thing to look at", "declared-size")
-	s.send(t, "/ui/cleanup", url.Values{"do": {"cancel-run"}, "id": {"none"}}, `role="alert"`, "No run here")
-	s.send(t, "/ui/cleanup", url.Values{"do": {"x"}}, `role="alert"`)
+	s.send(t, "/ui/gc", url.Values{"do": {"cancel-run"}, "id": {"none"}}, `role="alert"`, "No run here")
+	s.send(t, "/ui/gc", url.Values{"do": {"x"}}, `role="alert"`)
 
-	s.open(t, "/ui/cleanup/explain?repository=acme/app&digest="+kept.String(), "Manifest", "kept", "v1")
-	s.open(t, "/ui/cleanup/explain?digest="+loose.String()[7:], "not known to this registry")
-	s.open(t, "/ui/cleanup/explain?digest="+kept.String(), "is not a blob, but a manifest of acme/app")
-	s.open(t, "/ui/cleanup/explain?digest=acme/app@"+kept.String(), "Manifest", "kept", "v1")
-	s.open(t, "/ui/cleanup/explain?digest=acme/app:v1", "Manifest", "kept", kept.String())
-	s.open(t, "/ui/cleanup/explain?repository=acme/app&digest=v1", "Manifest", "kept", kept.String())
-	s.open(t, "/ui/cleanup/explain?digest=acme/app:none", `role="alert"`, "no tag none")
-	s.open(t, "/ui/cleanup/explain?digest="+url.QueryEscape("<script>"), `role="alert"`)
-	s.open(t, "/ui/cleanup/explain", "Enter a digest")
+	s.open(t, "/ui/gc/explain?repository=acme/app&digest="+kept.String(), "Manifest", "kept", "v1")
+	s.open(t, "/ui/gc/explain?digest="+loose.String()[7:], "not known to this registry")
+	s.open(t, "/ui/gc/explain?digest="+kept.String(), "is not a blob, but a manifest of acme/app")
+	s.open(t, "/ui/gc/explain?digest=acme/app@"+kept.String(), "Manifest", "kept", "v1")
+	s.open(t, "/ui/gc/explain?digest=acme/app:v1", "Manifest", "kept", kept.String())
+	s.open(t, "/ui/gc/explain?repository=acme/app&digest=v1", "Manifest", "kept", kept.String())
+	s.open(t, "/ui/gc/explain?digest=acme/app:none", `role="alert"`, "no tag none")
+	s.open(t, "/ui/gc/explain?digest="+url.QueryEscape("<script>"), `role="alert"`)
+	s.open(t, "/ui/gc/explain", "Enter a digest")
 }
 
 // TestSystemPage: the page shows the state of the process and where settings come from.

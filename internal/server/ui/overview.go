@@ -1,8 +1,12 @@
 package ui
 
 import (
+	"net/http"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
@@ -22,7 +26,7 @@ type overview struct {
 	Operator     bool
 	Attention    []concern
 	Figures      []figure
-	Plots        []*plot
+	Plots        []*chart.Plot
 	NoPlots      string // why there is no chart of pushes
 	Repositories []api.ListedRepository
 	Namespaces   []api.QuayOrganization
@@ -85,18 +89,18 @@ func figuresOf(s *gc.GCStatus) []figure {
 	}
 	shared := "each kept once"
 	if s.Stored.Shared.Bytes > 0 {
-		shared = about(s.Stored.Shared.Blobs, formatBytes(s.Stored.Shared.Bytes)) + " of it in several repositories"
+		shared = about(s.Stored.Shared.Blobs, format.Bytes(s.Stored.Shared.Bytes)) + " of it in several repositories"
 	}
 	waiting := s.Manifests.Waiting.Rows + s.Manifests.Due.Rows + s.Blobs.Waiting.Rows + s.Blobs.Due.Rows
 	list := []figure{
-		{"Stored", about(s.Stored.Blobs, formatBytes(s.Stored.Bytes)), about(s.Stored.Blobs, plural(s.Stored.Blobs.Rows, "blob", "blobs")) + ", " + shared, ""},
-		{"Reclaimable", about(s.Reclaimable.Blobs, formatBytes(s.Reclaimable.Bytes)), "in unused blobs; " +
-			plural(waiting, "review waits", "reviews wait") + ", " + formatNumber(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now", "/ui/cleanup"},
-		{"Pending deletion", about(s.Doomed.Objects, formatBytes(s.Doomed.Bytes)), plural(s.Doomed.Objects.Rows, "object", "objects"), "/ui/cleanup#deletions"},
-		{"Reclaimed in a day", formatBytes(s.LastDay.Bytes), plural(s.LastDay.Objects, "object", "objects") + " of the store", "/ui/cleanup#done"},
+		{"Stored", about(s.Stored.Blobs, format.Bytes(s.Stored.Bytes)), about(s.Stored.Blobs, format.Plural(s.Stored.Blobs.Rows, "blob", "blobs")) + ", " + shared, ""},
+		{"Reclaimable", about(s.Reclaimable.Blobs, format.Bytes(s.Reclaimable.Bytes)), "in unused blobs; " +
+			format.Plural(waiting, "review waits", "reviews wait") + ", " + format.Number(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now", "/ui/gc"},
+		{"Pending deletion", about(s.Doomed.Objects, format.Bytes(s.Doomed.Bytes)), format.Plural(s.Doomed.Objects.Rows, "object", "objects"), "/ui/gc#deletions"},
+		{"Reclaimed in a day", format.Bytes(s.LastDay.Bytes), format.Plural(s.LastDay.Objects, "object", "objects") + " of the store", "/ui/gc#done"},
 	}
 	if s.Uploads.Uploads.Rows > 0 {
-		list = append(list, figure{"Uploads in progress", formatNumber(s.Uploads.Uploads.Rows), formatBytes(s.Uploads.Bytes), "/ui/cleanup#deletions"})
+		list = append(list, figure{"Uploads in progress", format.Number(s.Uploads.Uploads.Rows), format.Bytes(s.Uploads.Bytes), "/ui/gc#deletions"})
 	}
 	return list
 }
@@ -118,12 +122,12 @@ func (q *request) plotAll(d *overview) error {
 	for _, day := range activity.Days {
 		reclaimed[day.Day.UTC()] = day.Bytes
 	}
-	d.Plots = append(d.Plots, plotOfDays("reclaimed", "Reclaimed", now, reclaimed, func(n int64) string { return formatBytes(n) }))
+	d.Plots = append(d.Plots, chart.PlotOfDays("reclaimed", "Reclaimed", now, reclaimed, func(n int64) string { return format.Bytes(n) }))
 	return nil
 }
 
 // addPlot adds a chart unless it is nil.
-func (d *overview) addPlot(p *plot, err error) error {
+func (d *overview) addPlot(p *chart.Plot, err error) error {
 	if p != nil {
 		d.Plots = append(d.Plots, p)
 	}
@@ -136,7 +140,7 @@ func (q *request) plotPushes(d *overview, now time.Time, title string, logs []ap
 	for _, log := range logs {
 		err := q.addPushes(pushes, now, log)
 		if status := statusOf(err); status == 400 || status == 503 { // too many entries to count, or no log
-			d.NoPlots, seen = sentence(err.Error()), false
+			d.NoPlots, seen = format.Sentence(err.Error()), false
 			break
 		}
 		if err != nil && !hidden(err) {
@@ -145,14 +149,14 @@ func (q *request) plotPushes(d *overview, now time.Time, title string, logs []ap
 		seen = seen || err == nil
 	}
 	if seen {
-		d.Plots = append(d.Plots, plotOfDays("pushes", title, now, pushes, func(n int64) string { return plural(n, "push", "pushes") }))
+		d.Plots = append(d.Plots, chart.PlotOfDays("pushes", title, now, pushes, func(n int64) string { return format.Plural(n, "push", "pushes") }))
 	}
 	return nil
 }
 
 // addPushes adds the pushes of an audit log, by day.
 func (q *request) addPushes(pushes map[time.Time]int64, now time.Time, log api.LogAt) error {
-	first := now.UTC().AddDate(0, 0, 1-plotDays).Format(time.DateOnly)
+	first := now.UTC().AddDate(0, 0, 1-chart.PlotDays).Format(time.DateOnly)
 	counts, err := run(q, api.AggregateLogs, api.LogExport{LogAt: log, LogFilter: api.LogFilter{Kinds: []string{string(audit.PushRepo)}, From: first}})
 	if err != nil {
 		return err
@@ -193,7 +197,7 @@ func (q *request) showOwn(d *overview) error {
 	var logs []api.LogAt
 	for _, n := range user.Organizations {
 		if n.IsOrgAdmin && len(logs) < maxOwn {
-			names, logs = append(names, clip(40, n.Name)), append(logs, api.LogAt{Namespace: n.Name})
+			names, logs = append(names, format.Clip(40, n.Name)), append(logs, api.LogAt{Namespace: n.Name})
 		}
 	}
 	if err := q.plotPushes(d, time.Now(), "Pushes to "+strings.Join(names, ", "), logs); err != nil {
@@ -205,4 +209,28 @@ func (q *request) showOwn(d *overview) error {
 // overdue returns the greater delay of the two queues, in seconds.
 func overdue(s *gc.GCStatus) int64 {
 	return max(s.Manifests.OldestOverdueSeconds, s.Blobs.OldestOverdueSeconds)
+}
+
+// lastDays are the days of the charts in the inputs of histories.
+var lastDays = api.HistoryDays{Days: chart.PlotDays}
+
+// pullPlot draws the pulls on each day, from a history. It returns nil if the registry doesn't count
+// pulls or can't read the counts now, or if the client may not see them.
+func pullPlot[I any](q *request, of api.Operation[I, api.PullHistory], in I) (*chart.Plot, error) {
+	history, err := run(q, of, in)
+	switch {
+	case hidden(err) || statusOf(err) == http.StatusServiceUnavailable:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	pulls := make(map[time.Time]int64, len(history.Days))
+	for _, d := range history.Days {
+		day, err := time.Parse(time.DateOnly, d.Day)
+		if err != nil {
+			return nil, err
+		}
+		pulls[day] = d.Pulls
+	}
+	return chart.PlotOfDays("pulls", "Pulls", time.Now(), pulls, func(n int64) string { return format.Plural(n, "pull", "pulls") }), nil
 }

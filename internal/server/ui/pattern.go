@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/policy"
@@ -47,9 +49,9 @@ func (d patternData) Minutes() string {
 func (d patternData) Does() string {
 	switch d.When {
 	case "in":
-		return "be deleted " + clip(64, d.In) + " from now"
+		return "be deleted " + format.Clip(64, d.In) + " from now"
 	case "at":
-		return "be deleted at " + clip(64, d.At)
+		return "be deleted at " + format.Clip(64, d.At)
 	case "never":
 		return "lose the date of deletion"
 	}
@@ -180,14 +182,14 @@ func (q *request) changeSelected(d *patternData) (*notice, error) {
 		return nil, err
 	}
 	d.Refused = done.Refused
-	n := &notice{Bad: len(done.Refused) > 0, Text: plural(done.Changed, "tag", "tags") + " will " + d.Does() + "."}
+	n := &notice{Bad: len(done.Refused) > 0, Text: format.Plural(done.Changed, "tag", "tags") + " will " + d.Does() + "."}
 	if d.When == "now" {
-		n.Text = plural(done.Changed, "tag was", "tags were") + " deleted. Garbage collection keeps their images for a while: until then, they can be restored."
+		n.Text = format.Plural(done.Changed, "tag was", "tags were") + " deleted. Garbage collection keeps their images for a while: until then, they can be restored."
 	} else if d.When == "never" {
-		n.Text = plural(done.Changed, "tag has", "tags have") + " no date of deletion any more."
+		n.Text = format.Plural(done.Changed, "tag has", "tags have") + " no date of deletion any more."
 	}
 	if len(done.Refused) > 0 {
-		n.Text += " " + plural(len(done.Refused), "tag stays", "tags stay") + ", as is said below."
+		n.Text += " " + format.Plural(len(done.Refused), "tag stays", "tags stay") + ", as is said below."
 	}
 	if done.Next != "" {
 		n.Text += " There are more."
@@ -225,9 +227,9 @@ func (q *request) undoDeletion(d *patternData) (*notice, error) {
 		return nil, err
 	}
 	d.Refused = done.Refused
-	n := &notice{Bad: len(done.Refused) > 0, Text: plural(done.Restored, "tag is back.", "tags are back.")}
+	n := &notice{Bad: len(done.Refused) > 0, Text: format.Plural(done.Restored, "tag is back.", "tags are back.")}
 	if len(done.Refused) > 0 {
-		n.Text += " " + plural(len(done.Refused), "tag stays as it is", "tags stay as they are") + ", as is said below."
+		n.Text += " " + format.Plural(len(done.Refused), "tag stays as it is", "tags stay as they are") + ", as is said below."
 	}
 	if done.Next != "" {
 		n.Text += " There are more."

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/autoprune/policies"
@@ -188,7 +190,7 @@ func changePolicies(q *request) error {
 		_, err := run(q, api.ApproveAsk, api.AskApproval{
 			PrunePolicy: api.PrunePolicy{PruneNamespace: p.whole(), Policy: id}, Body: api.PruneApproval{Version: version, Tags: tags},
 		})
-		return q.showPolicies(noticeOf(err, "Approved: the policy may delete up to "+plural(tags, "tag", "tags")+" in one run within 7 days."))
+		return q.showPolicies(noticeOf(err, "Approved: the policy may delete up to "+format.Plural(tags, "tag", "tags")+" in one run within 7 days."))
 	case "except", "unexcept":
 		return q.except(p, q.form.Get("do") == "except")
 	case "run":
@@ -201,7 +203,7 @@ func changePolicies(q *request) error {
 // noticeOf tells that a form has worked, or the registry's reason why not.
 func noticeOf(err error, text string) *notice {
 	if err != nil {
-		return &notice{Bad: true, Text: sentence(err.Error())}
+		return &notice{Bad: true, Text: format.Sentence(err.Error())}
 	}
 	return &notice{Text: text}
 }
@@ -357,7 +359,7 @@ func (q *request) refusedPolicy(e editorData, err error) error {
 	}
 	if e.Form.Wrong = wrongMember(err); e.Form.Wrong != "" {
 		_, why := memberOfError(err)
-		e.Form.Why = sentence(why)
+		e.Form.Why = format.Sentence(why)
 	}
 	n := noticeOf(err, "")
 	if status == http.StatusConflict && e.ID != "" {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 )
 
@@ -37,7 +39,7 @@ func TestQuotaWords(t *testing.T) {
 	for n, want := range map[int64]string{
 		10e9: "10 GB", 10 << 30: "10 GiB", 1<<40 + 1<<39: "1.5 TiB", 1: "1 B", 1500: "1.5 kB", 512 << 20: "512 MiB", 1e15: "1 PB", 123456789: "123456789 B",
 	} {
-		if got := exactBytes(n); got != want {
+		if got := format.ExactBytes(n); got != want {
 			t.Errorf("%d bytes are %q, want %q", n, got, want)
 		}
 	}

@@ -15,7 +15,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -309,4 +312,77 @@ func oneOf(value string, list ...string) string {
 		return value
 	}
 	return list[0]
+}
+
+// functions are those of the templates.
+var functions = template.FuncMap{
+	"ago": format.Ago, "exact": format.Exact, "stamp": format.Stamp, "bytes": format.Bytes, "number": format.Number, "short": format.ShortDigest,
+	"link": link, "static": func(name string) string { return staticPaths[name] }, "plural": format.Plural,
+	"clip": format.Clip, "duration": format.Duration, "join": strings.Join, "args": arguments, "sentence": format.Sentence,
+	"navlink": func(p page, section, link, text string) navLink { return navLink{text, link, p.Section == section} },
+	"lines":   func(text string) []string { return strings.Split(text, "\n") },
+	"list":    func(list ...string) []string { return list },
+	"age":     func(age string) string { return ages[age] },
+	"kind":    format.Kind,
+	// dockersetting returns the member of daemon.json that lets Docker use an address over http.
+	"dockersetting": api.DockerSetting,
+	"kindof":        format.KindOf,
+	"day":           format.Day,
+	"list64":        func(a int64, b *int64) []int64 { return []int64{a, *b} },
+	"policylist": func(p place, rows []policyRow) any {
+		return struct {
+			Place place
+			Rows  []policyRow
+		}{p, rows}
+	},
+	"roles":       func() []field { return teamRoles },
+	"actions":     actions,
+	"teamrole":    teamRole,
+	"nolimits":    func() limitFields { return limitFields{} },
+	"agent":       format.Agent,
+	"robot":       shortRobot,
+	"inown":       inOwn,
+	"webhookname": webhookName,
+	// none says whether a limit allows nothing. Nil is no limit.
+	"none":     none,
+	"rolename": roleName,
+	"runclass": func(s api.RunState) string { return runClasses[s] },
+	"share":    func(part float64) int { return int(100 * part) },
+	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+	// quotalines are the limits of a quota, and quotaeffect is what it does now.
+	"quotalines": quotaLines, "quotaeffect": quotaEffect,
+}
+
+// actions returns all that a robot or a token may be limited to: a form that left one out would
+// take it away, or take the whole limit away.
+func actions() []string {
+	var list []string
+	for _, a := range auth.Actions() {
+		list = append(list, string(a))
+	}
+	return list
+}
+
+// ages are the ages that pages offer, as people say them.
+var ages = map[string]string{"7d": "7 days", "30d": "30 days", "90d": "90 days", "1y": "a year"}
+
+// navLink is an entry of the navigation.
+type navLink struct {
+	Text, Link string
+	Current    bool
+}
+
+// arguments makes a query of names and values, in turn, with the leading "?". Empty values are
+// left out.
+func arguments(pairs ...string) string {
+	query := make(url.Values)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			query.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if len(query) == 0 {
+		return "?"
+	}
+	return "?" + query.Encode()
 }

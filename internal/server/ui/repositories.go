@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/catalog/browse"
 )
@@ -146,13 +149,13 @@ const sparkWidth, sparkHeight = 96, 20
 func (p recentPulls) Path() string {
 	most := max(slices.Max(append([]int64{0}, p.Days...)), 1)
 	var b strings.Builder
-	first := plotDays - len(p.Days)
+	first := chart.PlotDays - len(p.Days)
 	for i, n := range p.Days {
 		if n <= 0 || first+i < 0 {
 			continue
 		}
 		height := max(float64(sparkHeight)*float64(n)/float64(most), 2) // a small number is still seen
-		fmt.Fprintf(&b, "M%g %dV%g", round(float64(first+i)*sparkWidth/plotDays+sparkWidth/plotDays/2.), sparkHeight, round(sparkHeight-height))
+		fmt.Fprintf(&b, "M%g %dV%g", chart.Round(float64(first+i)*sparkWidth/chart.PlotDays+sparkWidth/chart.PlotDays/2.), sparkHeight, chart.Round(sparkHeight-height))
 	}
 	return b.String()
 }
@@ -164,7 +167,7 @@ func (p recentPulls) Text() string {
 	}
 	most := slices.Max(p.Days)
 	ago := len(p.Days) - 1 - slices.Index(p.Days, most)
-	return fmt.Sprintf("Pulls on each of the last 30 days: %s in all, at most %s on a day, %s.", formatNumber(p.Count), formatNumber(most),
+	return fmt.Sprintf("Pulls on each of the last 30 days: %s in all, at most %s on a day, %s.", format.Number(p.Count), format.Number(most),
 		time.Now().UTC().AddDate(0, 0, -ago).Format("2 January"))
 }
 
@@ -262,7 +265,7 @@ func (d *repositoriesData) refusedBy(err error) error {
 	if err == nil || statusOf(err) == 0 {
 		return err
 	}
-	d.Refused = sentence(err.Error())
+	d.Refused = format.Sentence(err.Error())
 	return nil
 }
 

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -66,7 +69,7 @@ func (q *request) showTags(n *notice) error {
 		if status := statusOf(err); q.URL.RawQuery == "" || status != http.StatusConflict && status != http.StatusBadRequest && status != http.StatusServiceUnavailable {
 			return err
 		}
-		refused = sentence(err.Error())
+		refused = format.Sentence(err.Error())
 	}
 	keep := q.keep("q", "unused", "sort")
 	type data struct {
@@ -77,10 +80,10 @@ func (q *request) showTags(n *notice) error {
 		Tags                         []api.ListedTag
 		Pages                        pages
 		Clients                      []client
-		MayDelete, MaySelect         bool  // tags; MaySelect: delete them or set their dates by a pattern
-		Plot                         *plot // of pulls, nil if there is nothing to show
+		MayDelete, MaySelect         bool        // tags; MaySelect: delete them or set their dates by a pattern
+		Plot                         *chart.Plot // of pulls, nil if there is nothing to show
 	}
-	var pulls *plot
+	var pulls *chart.Plot
 	if q.query("page") == "" && refused == "" {
 		if pulls, err = pullPlot(q, api.GetRepositoryHistory, api.RepositoryHistory{InRepository: repositoryOf(repository), HistoryDays: lastDays}); err != nil {
 			return err
@@ -119,7 +122,7 @@ func changeTags(q *request) error {
 	for _, picked := range tags {
 		name, _, _ := strings.Cut(picked, "@")
 		if _, err := run(q, api.DeleteTag, api.TagDeletion{TagItem: tagItem(repository, name), Deletion: deletion}); err != nil {
-			failed = cmp.Or(failed, name+": "+sentence(err.Error()))
+			failed = cmp.Or(failed, name+": "+format.Sentence(err.Error()))
 			continue
 		}
 		deleted++
@@ -128,9 +131,9 @@ func changeTags(q *request) error {
 	case len(tags) == 0:
 		n = &notice{Bad: true, Text: "Pick the tags to delete first."}
 	case failed != "":
-		n.Bad, n.Text = true, plural(deleted, "tag was deleted", "tags were deleted")+", "+plural(len(tags)-deleted, "was not", "were not")+". "+failed
+		n.Bad, n.Text = true, format.Plural(deleted, "tag was deleted", "tags were deleted")+", "+format.Plural(len(tags)-deleted, "was not", "were not")+". "+failed
 	default:
-		n.Text = plural(deleted, "tag was deleted.", "tags were deleted.") + " Garbage collection keeps their images for a while, so they can be restored."
+		n.Text = format.Plural(deleted, "tag was deleted.", "tags were deleted.") + " Garbage collection keeps their images for a while, so they can be restored."
 	}
 	if deleted == 0 {
 		n.Undo = nil
@@ -145,12 +148,12 @@ func (q *request) restoreTags(repository, deletion string) error {
 	if err != nil {
 		return q.showTags(noticeOf(err, ""))
 	}
-	n := &notice{Text: plural(done.Restored, "tag is back.", "tags are back.")}
+	n := &notice{Text: format.Plural(done.Restored, "tag is back.", "tags are back.")}
 	for _, r := range done.Refused[:min(len(done.Refused), 10)] {
-		n.Bad, n.Text = true, n.Text+" "+clip(128, r.Tag)+" stays as it is: "+r.Reason+"."
+		n.Bad, n.Text = true, n.Text+" "+format.Clip(128, r.Tag)+" stays as it is: "+r.Reason+"."
 	}
 	if len(done.Refused) > 10 {
-		n.Text += " So do " + formatNumber(len(done.Refused)-10) + " more."
+		n.Text += " So do " + format.Number(len(done.Refused)-10) + " more."
 	}
 	return q.showTags(n)
 }
@@ -200,7 +203,7 @@ func (q *request) showUntagged(n *notice) error {
 			if m.Index != nil && d.Show == "alone" {
 				continue
 			}
-			row := untaggedRow{UntaggedManifest: m, Kind: clip(100, kindOf(m.MediaType, m.ArtifactType)), Other: cmp.Or(m.Index, m.Subject), MayDelete: mayDelete && m.Index == nil}
+			row := untaggedRow{UntaggedManifest: m, Kind: format.Clip(100, format.KindOf(m.MediaType, m.ArtifactType)), Other: cmp.Or(m.Index, m.Subject), MayDelete: mayDelete && m.Index == nil}
 			row.Link = link(manifestPath, repository, m.Digest.String())
 			if row.Other != nil {
 				row.Above = link(manifestPath, repository, row.Other.String())
@@ -240,7 +243,7 @@ func (q *request) addReasons(repository string, rows []untaggedRow) error {
 			return err
 		}
 		if len(why.Explanation) > 0 {
-			rows[i].Why = sentence(clip(300, why.Explanation[0]))
+			rows[i].Why = format.Sentence(format.Clip(300, why.Explanation[0]))
 		}
 	}
 	return nil
@@ -263,14 +266,14 @@ func deleteUntagged(q *request) error {
 			_, err = run(q, api.DeleteManifest, in)
 		}
 		if err != nil {
-			failed = cmp.Or(failed, sentence(err.Error()))
+			failed = cmp.Or(failed, format.Sentence(err.Error()))
 			continue
 		}
 		deleted++
 	}
-	n := &notice{Text: plural(deleted, "manifest was deleted.", "manifests were deleted.") + " Garbage collection frees their blobs."}
+	n := &notice{Text: format.Plural(deleted, "manifest was deleted.", "manifests were deleted.") + " Garbage collection frees their blobs."}
 	if failed != "" {
-		n.Bad, n.Text = true, plural(deleted, "manifest was deleted", "manifests were deleted")+", "+plural(len(picked)-deleted, "was not", "were not")+". "+failed
+		n.Bad, n.Text = true, format.Plural(deleted, "manifest was deleted", "manifests were deleted")+", "+format.Plural(len(picked)-deleted, "was not", "were not")+". "+failed
 	}
 	return q.showUntagged(n)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
@@ -294,7 +296,7 @@ func (e fieldError) Error() string { return e.text }
 // typedForm returns the form of the request with the reason for which it was refused. `fields` has the
 // names of fields by the members of the API under which they are sent, where these differ.
 func (q *request) typedForm(err error, fields map[string]string) typed {
-	t := typed{form: q.form, why: sentence(err.Error()), whole: sentence(err.Error())}
+	t := typed{form: q.form, why: format.Sentence(err.Error()), whole: format.Sentence(err.Error())}
 	if e, ok := errors.AsType[fieldError](err); ok {
 		t.field = e.field
 		return t
@@ -304,7 +306,7 @@ func (q *request) typedForm(err error, fields map[string]string) typed {
 		member = name
 	}
 	if q.form.Has(member) && member != "" && member != "do" {
-		t.field, t.why = member, sentence(why)
+		t.field, t.why = member, format.Sentence(why)
 	}
 	return t
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 )
 
@@ -282,7 +284,7 @@ type federationData struct {
 // federationRow is a rule as the page shows it.
 type federationRow struct {
 	ID, Issuer, Subject, Audience string
-	Claims                        []pair
+	Claims                        []format.Pair
 	Left                          int // how many claims aren't shown
 }
 
@@ -308,10 +310,10 @@ var federationExamples = []federationExample{
 // parameter "example" of the query, as an example has it.
 func (q *request) federation(action string, rules api.FederationRules) federationData {
 	d := federationData{Action: action, Host: q.registryAddress().Host, Examples: federationExamples}
-	words := room(30 << 10)
+	words := format.Room(30 << 10)
 	for _, r := range rules {
-		row := federationRow{r.ID, words.clip(512, r.Issuer), words.clip(512, r.Subject), words.clip(512, r.Audience), nil, 0}
-		row.Claims, row.Left = pairsOf(&words, 20, r.Claims)
+		row := federationRow{r.ID, words.Clip(512, r.Issuer), words.Clip(512, r.Subject), words.Clip(512, r.Audience), nil, 0}
+		row.Claims, row.Left = format.PairsOf(&words, 20, r.Claims)
 		d.Rules = append(d.Rules, row)
 	}
 	d.Form.SubjectLike = federationExamples[0].Subject
@@ -338,9 +340,9 @@ func (q *request) typedRule() (r api.FederationRule, err error) {
 		name, pattern = strings.TrimSpace(name), strings.TrimSpace(pattern)
 		switch _, twice := r.Claims[name]; {
 		case !ok || name == "" || pattern == "":
-			return r, formError("Write a claim as NAME=PATTERN, such as ref=refs/heads/main, and not as “" + clip(100, line) + "”.")
+			return r, formError("Write a claim as NAME=PATTERN, such as ref=refs/heads/main, and not as “" + format.Clip(100, line) + "”.")
 		case twice:
-			return r, formError("The claim " + clip(100, name) + " is there twice: a rule has one pattern for each.")
+			return r, formError("The claim " + format.Clip(100, name) + " is there twice: a rule has one pattern for each.")
 		}
 		if r.Claims == nil {
 			r.Claims = make(map[string]string)

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
@@ -46,7 +48,7 @@ func (q *request) chooseNamespace(err error) (scopedList, error) {
 	}
 	s.Refused = "Choose a namespace: the list of the whole registry is for those who operate it."
 	if s.Namespace != "" {
-		s.Refused = sentence(err.Error())
+		s.Refused = format.Sentence(err.Error())
 	}
 	return s, nil
 }
@@ -197,15 +199,15 @@ func undoRun(q *request) error {
 		}
 		return q.showRun(id, noticeOf(err, ""))
 	}
-	parts := []string{plural(done.Restored, "tag is back", "tags are back")}
+	parts := []string{format.Plural(done.Restored, "tag is back", "tags are back")}
 	if done.Exists > 0 {
-		parts = append(parts, plural(done.Exists, "exists already", "exist already"))
+		parts = append(parts, format.Plural(done.Exists, "exists already", "exist already"))
 	}
 	if done.Gone > 0 {
-		parts = append(parts, plural(done.Gone, "can't come back, since its manifest is gone", "can't come back, since their manifests are gone"))
+		parts = append(parts, format.Plural(done.Gone, "can't come back, since its manifest is gone", "can't come back, since their manifests are gone"))
 	}
 	if done.InTrash > 0 {
-		parts = append(parts, plural(done.InTrash, "is in the trash", "are in the trash")+" with "+strings.Join(done.TrashNames, ", ")+": restore that, and undo again")
+		parts = append(parts, format.Plural(done.InTrash, "is in the trash", "are in the trash")+" with "+strings.Join(done.TrashNames, ", ")+": restore that, and undo again")
 	}
 	n := &notice{Text: strings.Join(parts, "; ") + ". The policies leave these tags alone until they get another rule, or somebody ends the exemption."}
 	if done.Next != "" {
@@ -270,7 +272,7 @@ func (q *request) showExemptions(n *notice) error {
 // endExemptions lets policies select a tag again, or all tags of the repository.
 func endExemptions(q *request) error {
 	done, err := run(q, api.EndExemptions, api.ExemptionEnd{InRepository: api.InRepository{Repository: q.repository()}, Tag: q.form.Get("tag")})
-	return q.showExemptions(noticeOf(err, "Ended "+plural(done.Ended, "exemption", "exemptions")+". The next run may delete these tags."))
+	return q.showExemptions(noticeOf(err, "Ended "+format.Plural(done.Ended, "exemption", "exemptions")+". The next run may delete these tags."))
 }
 
 func (u *UI) addFree() {
@@ -374,7 +376,7 @@ func freeBytes(q *request) error {
 	case "plan":
 		var size policy.Size
 		if size, err = policy.ParseSize(strings.ReplaceAll(d.Bytes, " ", "")); err != nil {
-			err = fieldError{"bytes", sentence(err.Error())}
+			err = fieldError{"bytes", format.Sentence(err.Error())}
 			break
 		}
 		in.Body.Bytes, in.Body.UnusedFor = int64(size), d.UnusedFor
@@ -409,5 +411,5 @@ func startedNotice(f *autoprune.Freeing) *notice {
 	case len(f.Namespaces) == 1:
 		return &notice{Text: "The next run of namespace " + f.Namespaces[0] + " deletes these tags, except those that were used since. The list of runs tells of it, and the run can be undone."}
 	}
-	return &notice{Text: "The next runs of " + plural(len(f.Namespaces), "namespace", "namespaces") + " delete these tags, except those that were used since. The list of runs tells of them, and each run can be undone."}
+	return &notice{Text: "The next runs of " + format.Plural(len(f.Namespaces), "namespace", "namespaces") + " delete these tags, except those that were used since. The list of runs tells of them, and each run can be undone."}
 }

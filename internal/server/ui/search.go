@@ -3,6 +3,8 @@ package ui
 import (
 	"net/http"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/handbook"
 	"github.com/purser-registry/purser/internal/server"
@@ -49,7 +51,7 @@ func showSearch(q *request) error {
 		case err != nil && statusOf(err) == 0:
 			return err
 		case err != nil:
-			d.Refused = sentence(err.Error())
+			d.Refused = format.Sentence(err.Error())
 		default:
 			d.fill(found)
 		}

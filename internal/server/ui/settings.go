@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/policy"
@@ -267,7 +269,7 @@ func memberOf(p place, f url.Values) (api.RoleItem, api.RoleOperations) {
 // deletePlace deletes a repository or a namespace if its name was typed.
 func (q *request) deletePlace(p place) error {
 	if strings.TrimSpace(q.form.Get("confirm")) != p.Name() {
-		return q.refusedSettings(fieldError{"confirm", "Not deleted: type the name " + clip(255, p.Name()) + " to confirm."})
+		return q.refusedSettings(fieldError{"confirm", "Not deleted: type the name " + format.Clip(255, p.Name()) + " to confirm."})
 	}
 	var deleted api.Deleted
 	var err error
@@ -288,7 +290,7 @@ func quotaForm(f url.Values) (body api.QuotaForm, err error) {
 	number := func(field, text string, bits int) int64 {
 		n, wrong := strconv.ParseInt(text, 10, bits)
 		if wrong != nil && err == nil {
-			err = fieldError{field, "“" + clip(40, text) + "” is no whole number."}
+			err = fieldError{field, "“" + format.Clip(40, text) + "” is no whole number."}
 		}
 		return n
 	}
@@ -311,7 +313,7 @@ func quotaForm(f url.Values) (body api.QuotaForm, err error) {
 		for _, text := range strings.FieldsFunc(f.Get(kind), func(c rune) bool { return c == ',' || c == ' ' }) {
 			n := number(kind, strings.TrimSuffix(text, "%"), 32)
 			if err == nil && (n < 1 || n > 100) {
-				err = fieldError{kind, "“" + clip(40, text) + "” is not between 1 and 100 percent."}
+				err = fieldError{kind, "“" + format.Clip(40, text) + "” is not between 1 and 100 percent."}
 			}
 			body.Limits = append(body.Limits, api.QuotaLimitForm{Type: kind, Threshold: int(n)})
 		}
@@ -343,19 +345,19 @@ func (l quotaLine) Share() []int64 { return []int64{l.used, l.limit} }
 // quotaLines returns the limits of a quota.
 func quotaLines(v api.QuotaView) []quotaLine {
 	lines := []quotaLine{
-		{Name: "Bytes", Used: formatBytes(v.UsedBytes), used: v.UsedBytes},
-		{Name: "Repositories", Used: formatNumber(v.UsedRepositories), used: v.UsedRepositories},
-		{Name: "Tags", Used: formatNumber(v.UsedTags), used: v.UsedTags},
+		{Name: "Bytes", Used: format.Bytes(v.UsedBytes), used: v.UsedBytes},
+		{Name: "Repositories", Used: format.Number(v.UsedRepositories), used: v.UsedRepositories},
+		{Name: "Tags", Used: format.Number(v.UsedTags), used: v.UsedTags},
 	}
 	for i, limit := range []*int64{v.LimitBytes, v.LimitRepositories, v.LimitTags} {
 		if limit != nil && *limit > 0 {
-			lines[i].limit, lines[i].Limit = *limit, formatNumber(*limit)
+			lines[i].limit, lines[i].Limit = *limit, format.Number(*limit)
 		}
 	}
 	if n := lines[0].limit; n > 0 {
-		lines[0].Limit = exactBytes(n)
-		if isDecimal(lines[0].Limit) {
-			lines[0].Used = formatDecimalBytes(v.UsedBytes)
+		lines[0].Limit = format.ExactBytes(n)
+		if format.IsDecimal(lines[0].Limit) {
+			lines[0].Used = format.DecimalBytes(v.UsedBytes)
 		}
 	}
 	return lines
@@ -438,7 +440,7 @@ func (d quotaInputs) stored(name string) string {
 	switch name {
 	case "bytes":
 		if n := d.Quota.LimitBytes; n != nil {
-			return exactBytes(*n)
+			return format.ExactBytes(*n)
 		}
 		return ""
 	case "repositories":

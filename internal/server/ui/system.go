@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/diskspace"
@@ -29,9 +31,9 @@ func (d diskState) Forecast() string {
 	case *d.PerDay <= 0:
 		return "it hasn’t filled in the last seven days"
 	case d.Full == nil:
-		return fmt.Sprintf("it fills by %s a day, and lasts for more than a year", formatBytes(*d.PerDay))
+		return fmt.Sprintf("it fills by %s a day, and lasts for more than a year", format.Bytes(*d.PerDay))
 	}
-	return fmt.Sprintf("it fills by %s a day, and is full in %s", formatBytes(*d.PerDay), unit(time.Until(*d.Full)))
+	return fmt.Sprintf("it fills by %s a day, and is full in %s", format.Bytes(*d.PerDay), format.Unit(time.Until(*d.Full)))
 }
 
 // fullSoon is the time before a disk is full from which it needs attention.
@@ -41,9 +43,9 @@ const fullSoon = 14 * 24 * time.Hour
 func (d diskState) concern() (c concern, is bool) {
 	switch {
 	case d.Refuses():
-		return concern{"bad", fmt.Sprintf("The disk of the %s is full: %s are free, so pushes are refused.", d.Of, formatBytes(d.Free)), "/ui/system#disks", "Disks"}, true
+		return concern{"bad", fmt.Sprintf("The disk of the %s is full: %s are free, so pushes are refused.", d.Of, format.Bytes(d.Free)), "/ui/system#disks", "Disks"}, true
 	case d.Full != nil && time.Until(*d.Full) < fullSoon:
-		return concern{"warn", fmt.Sprintf("The disk of the %s has %s free: %s.", d.Of, formatBytes(d.Free), d.Forecast()), "/ui/system#disks", "Disks"}, true
+		return concern{"warn", fmt.Sprintf("The disk of the %s has %s free: %s.", d.Of, format.Bytes(d.Free), d.Forecast()), "/ui/system#disks", "Disks"}, true
 	}
 	return c, false
 }
@@ -70,7 +72,7 @@ func confirmClock(q *request) error {
 		return q.showSystem(&notice{Bad: true, Text: "The form doesn't say what to do."})
 	}
 	if _, err := run(q, api.ConfirmClock, struct{}{}); err != nil {
-		return q.showSystem(&notice{Bad: true, Text: sentence(err.Error())})
+		return q.showSystem(&notice{Bad: true, Text: format.Sentence(err.Error())})
 	}
 	return q.showSystem(&notice{Text: "The database's clock counts as right."})
 }
@@ -85,7 +87,7 @@ func (q *request) showSystem(n *notice) error {
 	}
 	clocks, err := q.clock()
 	if err != nil {
-		clocks.Problem = sentence(err.Error())
+		clocks.Problem = format.Sentence(err.Error())
 	}
 	// The parameter "set" shows only settings that were given a value, and "q" those whose name or
 	// value contains a text.

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/chart"
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
@@ -43,9 +46,9 @@ func (q *request) showTag(status int, refused typed, n *notice) error {
 		Pages              pages
 		Clients            []client
 		MayDelete          bool
-		Seen               string     // what the page shows that the tag points to: a digest, or none
-		Change             tagChanges // of a tag that exists
-		Plot               *plot      // of pulls, nil if there is nothing to show
+		Seen               string      // what the page shows that the tag points to: a digest, or none
+		Change             tagChanges  // of a tag that exists
+		Plot               *chart.Plot // of pulls, nil if there is nothing to show
 	}{Seen: "none", Repository: repository, Action: link(tagPath, repository, name), MayDelete: q.mayDelete(place{repository: repository})}
 	found, missing := run(q, api.GetTag, tagItem(repository, name))
 	if missing != nil && statusOf(missing) != http.StatusNotFound {
@@ -54,7 +57,7 @@ func (q *request) showTag(status int, refused typed, n *notice) error {
 	if missing == nil {
 		t := &tagInfo{ListedTag: found}
 		d.Tag = t
-		t.Kind = clip(100, kindOf(t.MediaType, t.ArtifactType))
+		t.Kind = format.Clip(100, format.KindOf(t.MediaType, t.ArtifactType))
 		if t.Pulls = "0 pulls"; t.PullDisplay != nil {
 			t.Pulls = *t.PullDisplay + " pulls"
 		}
@@ -136,7 +139,7 @@ func (q *request) history(in api.TagQuery) (rows []historyRow, next string, err 
 		return nil, "", err
 	}
 	for _, t := range list.Tags {
-		r := historyRow{ListedTag: t, Action: link(tagPath, in.Repository, t.Name), Kind: clip(100, kindOf(t.MediaType, t.ArtifactType))}
+		r := historyRow{ListedTag: t, Action: link(tagPath, in.Repository, t.Name), Kind: format.Clip(100, format.KindOf(t.MediaType, t.ArtifactType))}
 		if r.StartTS > 0 {
 			r.Since = time.Unix(r.StartTS, 0)
 		}
@@ -200,7 +203,7 @@ func changeHistory(q *request) error {
 		if formStatus(err) == 0 {
 			_, text = messageOf(q.Context(), err)
 		}
-		n = &notice{Bad: true, Text: clip(128, tag) + " was not restored. " + sentence(text)}
+		n = &notice{Bad: true, Text: format.Clip(128, tag) + " was not restored. " + format.Sentence(text)}
 	}
 	return q.showHistory(n)
 }
@@ -233,7 +236,7 @@ func (q *request) tagChanges(repository string, t *tagInfo, refused typed) tagCh
 		d.Pattern = "^" + regexp.QuoteMeta(t.Name) + "$"
 	}
 	if q.may(api.ExplainManifest.Access, of) {
-		d.Why = "/ui/cleanup/explain" + arguments("digest", repository+":"+t.Name)
+		d.Why = "/ui/gc/explain" + arguments("digest", repository+":"+t.Name)
 	}
 	if q.may(api.ListLogs.Access, of) {
 		d.Log = "/ui/audit" + arguments("repository", repository, "tag", t.Name, "kind", "pull_repo")
@@ -254,13 +257,13 @@ func (q *request) ruleOf(repository, protectedBy string) *crumb {
 			kind = "namespace "
 		}
 		if strings.HasSuffix(protectedBy, " of "+kind+p.Name()) && q.may(api.ListProtection.Access, p.At().Resource()) {
-			return &crumb{clip(300, protectedBy), p.Home(below)}
+			return &crumb{format.Clip(300, protectedBy), p.Home(below)}
 		}
 	}
 	if strings.HasSuffix(protectedBy, " of the registry") && q.operator() {
-		return &crumb{clip(300, protectedBy), defaultsPath}
+		return &crumb{format.Clip(300, protectedBy), defaultsPath}
 	}
-	return &crumb{clip(300, protectedBy), ""}
+	return &crumb{format.Clip(300, protectedBy), ""}
 }
 
 // changeTag runs a form of a tag's page.
@@ -311,7 +314,7 @@ func (q *request) refusedTag(err error) error {
 	case t.Is("delete"):
 		t.why = "The tag was not deleted. " + t.why
 	case t.Is("restore"):
-		t.field, t.why = "", q.values["tag"]+" was not restored. "+sentence(err.Error())
+		t.field, t.why = "", q.values["tag"]+" was not restored. "+format.Sentence(err.Error())
 	}
 	return q.showTag(status, t, nil)
 }
@@ -344,24 +347,24 @@ func (q *request) moveTag(item api.TagItem, seen api.SeenTag) (*notice, error) {
 		found, err := run(q, api.GetTag, tagItem(item.Repository, to))
 		switch {
 		case statusOf(err) == http.StatusNotFound, statusOf(err) == http.StatusBadRequest:
-			return nil, fieldError{"to", "This repository has no tag " + clip(128, to) + "."}
+			return nil, fieldError{"to", "This repository has no tag " + format.Clip(128, to) + "."}
 		case err != nil:
 			return nil, err
 		}
 		digest = found.ManifestDigest.String()
 	} else if _, err := oci.ParseDigest(to); err != nil {
-		return nil, fieldError{"to", sentence(err.Error())}
+		return nil, fieldError{"to", format.Sentence(err.Error())}
 	}
 	if digest == seen.IfDigest {
 		return nil, fieldError{"to", "The tag points there already."}
 	}
 	if _, err := run(q, api.ChangeTag, api.TagChange{TagItem: item, SeenTag: seen, Body: api.MovedTag{ManifestDigest: digest}}); err != nil {
 		if statusOf(err) == http.StatusNotFound {
-			err = fieldError{"to", sentence(err.Error())}
+			err = fieldError{"to", format.Sentence(err.Error())}
 		}
 		return nil, err
 	}
-	n := &notice{Text: item.Tag + " points to " + shortDigest(digest) + " now."}
+	n := &notice{Text: item.Tag + " points to " + format.ShortDigest(digest) + " now."}
 	if seen.IfDigest != "" {
 		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "move"}, {"to", seen.IfDigest}, {"seen", digest}}}
 	}
@@ -377,7 +380,7 @@ func (q *request) expiry(now time.Time) (at time.Time, err error) {
 	case in != "":
 		age, err := policy.ParseAge(in)
 		if err != nil {
-			return at, fieldError{"in", sentence(err.Error())}
+			return at, fieldError{"in", format.Sentence(err.Error())}
 		}
 		return now.Add(age.Duration()).UTC().Truncate(time.Second), nil
 	case date == "":
@@ -388,14 +391,14 @@ func (q *request) expiry(now time.Time) (at time.Time, err error) {
 			return at.UTC(), nil
 		}
 	}
-	return at, fieldError{"at", "“" + clip(40, date) + "” is no time like 2030-01-02T15:04."}
+	return at, fieldError{"at", "“" + format.Clip(40, date) + "” is no time like 2030-01-02T15:04."}
 }
 
 // previewExpiry shows the date that a form means, before it is set.
 func (q *request) previewExpiry() error {
 	at, err := q.expiry(time.Now())
 	if err == nil && !at.After(time.Now()) {
-		err = fieldError{"at", exact(at) + " has passed already."}
+		err = fieldError{"at", format.Exact(at) + " has passed already."}
 	}
 	if err != nil {
 		return q.refusedTag(err)
@@ -412,7 +415,7 @@ func (q *request) setExpiry(item api.TagItem, seen api.SeenTag) (*notice, error)
 			return nil, formError("The form has no date.")
 		}
 		quoted, _ := json.Marshal(at) // a time
-		value, n.Text = quoted, "The tag is deleted at "+exact(at)+". A push to it takes the date away."
+		value, n.Text = quoted, "The tag is deleted at "+format.Exact(at)+". A push to it takes the date away."
 	}
 	_, err := run(q, api.ChangeTag, api.TagChange{TagItem: item, SeenTag: seen, Body: api.MovedTag{Expiration: &value}})
 	return n, err
@@ -442,7 +445,7 @@ func (q *request) restoreTag(repository, tag, digest string, seen api.SeenTag) (
 	if err != nil {
 		return nil, err
 	}
-	n := &notice{Text: tag + " points to " + shortDigest(digest) + " again."}
+	n := &notice{Text: tag + " points to " + format.ShortDigest(digest) + " again."}
 	n.Undo = &undo{link(tagPath, repository, tag), "Undo", []field{{"do", "delete"}, {"seen", digest}}}
 	if !before.IsZero() {
 		n.Undo.Fields = []field{{"do", "restore"}, {"digest", before.String()}, {"seen", digest}}

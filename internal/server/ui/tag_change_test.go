@@ -133,7 +133,7 @@ func TestProtectTag(t *testing.T) {
 
 	page := r.as("admin").page(t, 200, taggedPage)
 	want(t, page, "Why is it kept?", "Who pulled it?")
-	for _, m := range regexp.MustCompile(`class="button" href="(/ui/(?:cleanup|audit)[^"]*)"`).FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile(`class="button" href="(/ui/(?:gc|audit)[^"]*)"`).FindAllStringSubmatch(page, -1) {
 		text := r.as("admin").page(t, 200, strings.ReplaceAll(m[1], "&amp;", "&"))
 		want(t, text, "!No access")
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 )
 
@@ -364,7 +366,7 @@ func (q *request) rolePlace() (api.At, error) {
 	namespace, repository := q.values["namespace"], strings.TrimSpace(q.form.Get("repository"))
 	switch where := q.form.Get("where"); {
 	case where == "namespace" && repository != "":
-		return api.At{}, formError("The whole namespace is picked, and the repository " + clip(100, repository) + " is named: leave one of them out.")
+		return api.At{}, formError("The whole namespace is picked, and the repository " + format.Clip(100, repository) + " is named: leave one of them out.")
 	case where == "namespace":
 		return api.At{Namespace: namespace}, nil
 	case where != "repository":

@@ -24,7 +24,7 @@ func TestRefusedFormsStayTyped(t *testing.T) {
 		path, form string
 		has        string // texts with | between them; those that begin with ! must be missing
 	}{
-		{"/ui/accounts", "do=create&name=A b&email=a@b.example&superuser=true", `id="wrong-create-name"|value="A b"|value="a@b.example"|value="true" checked> administers`},
+		{"/ui/users", "do=create&name=A b&email=a@b.example&superuser=true", `id="wrong-create-name"|value="A b"|value="a@b.example"|value="true" checked> administers`},
 		{teams, "do=create&team=DEVS x&role=creator&description=All of them", `id="wrong-create-team"|value="DEVS x"|value="All of them"|<option value="creator" selected>`},
 		{teams, "do=add&team=devs&member=nobody", `value="nobody"|role="alert"`},
 		{"/ui/account", "do=token&title=laptop&expires=soon&repositories=acme/*&action=pull", `id="wrong-token-expires"|value="laptop"|value="soon"|value="acme/*"|value="pull" checked|<details class="card" open><summary>Make a token`},

@@ -202,7 +202,7 @@ func (u *UI) addRoutes() {
 	// The pages of a repository or a namespace follow "/-/" in a path, which no repository's name can contain.
 	u.router = server.Router[handlers]{Name: "repository", Escaped: true, NameEnd: "-"}
 	u.addOverview()
-	u.addCleanup()
+	u.addGarbage()
 	u.addAudit()
 	u.addSearch()
 	u.addAccounts()

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 )
 
@@ -101,7 +103,7 @@ func (f *webhookForm) refused(err error) *notice {
 	if label == "" {
 		return n
 	}
-	f.Wrong, f.Why = details.Field, sentence(strings.TrimPrefix(refusal.message, details.Field+": "))
+	f.Wrong, f.Why = details.Field, format.Sentence(strings.TrimPrefix(refusal.message, details.Field+": "))
 	n.Text = "Not saved: look at the " + label + " below."
 	return n
 }
@@ -201,7 +203,7 @@ func (q *request) showWebhook(status int, n *notice, typed webhookForm) error {
 		return err
 	}
 	if again, err := strconv.Atoi(q.query("again")); err == nil && again >= 0 && n == nil {
-		n = &notice{Text: plural(again, "notice that was given up is sent again.", "notices that were given up are sent again.")}
+		n = &notice{Text: format.Plural(again, "notice that was given up is sent again.", "notices that were given up are sent again.")}
 	}
 	return q.showWebhookData(status, n, webhookData{Webhook: found, Form: typed})
 }
@@ -317,7 +319,7 @@ type deliveryData struct {
 	Delivery api.WebhookDelivery
 	Body     string // indented
 	Cut      bool   // there is more of it
-	Headers  []pair
+	Headers  []format.Pair
 	Outcome  string
 	WasOther bool // the webhook has changed since the notice was made
 	Refresh  int  // seconds after which the page looks again, 0: never
@@ -337,12 +339,12 @@ func (q *request) showDelivery(status int, n *notice) error {
 	}
 	id, delivery := d.Webhook.UUID.String(), d.Delivery.UUID.String()
 	d.Action = link(deliveryPath, item.Namespace, id, delivery)
-	words := room(shownBody)
-	body, _ := indented(d.Delivery.Body, shownBody)
-	d.Body = words.clip(shownBody, body)
+	words := format.Room(shownBody)
+	body, _ := format.Indented(d.Delivery.Body, shownBody)
+	d.Body = words.Clip(shownBody, body)
 	d.Cut = len(d.Body) < len(body) || len(body) >= shownBody
-	d.Headers = []pair{
-		{"Content-Type", "application/json"}, {"Content-Length", strconv.Itoa(len(d.Delivery.Body))}, {"User-Agent", "purser-webhook"}, {"Webhook-Id", delivery},
+	d.Headers = []format.Pair{
+		{Name: "Content-Type", Value: "application/json"}, {Name: "Content-Length", Value: strconv.Itoa(len(d.Delivery.Body))}, {Name: "User-Agent", Value: "purser-webhook"}, {Name: "Webhook-Id", Value: delivery},
 	}
 	d.Outcome = outcomeOf(d.Delivery, d.Webhook.Enabled)
 	d.WasOther = d.Webhook.UpdatedAt.After(d.Delivery.CreatedAt)
@@ -371,7 +373,7 @@ func outcomeOf(d api.WebhookDelivery, enabled bool) string {
 	case d.State == "delivered":
 		return "The receiver has accepted it with a status from 200 to 299, at attempt " + strconv.Itoa(d.Attempts) + ". Which status that was isn't kept, and neither is its answer."
 	case d.State == "given_up":
-		return "It was given up after " + plural(d.Attempts, "attempt", "attempts") + ". It is sent again only if somebody asks for that."
+		return "It was given up after " + format.Plural(d.Attempts, "attempt", "attempts") + ". It is sent again only if somebody asks for that."
 	case !enabled:
 		return "The webhook is disabled, so the notice isn't sent. It is sent when somebody enables the webhook within 7 days."
 	case d.Attempts == 0:
@@ -379,7 +381,7 @@ func outcomeOf(d api.WebhookDelivery, enabled bool) string {
 	case d.NextAttempt != nil && d.NextAttempt.After(time.Now()) && d.LastError == "":
 		return "Attempt " + strconv.Itoa(d.Attempts) + " is under way."
 	}
-	return plural(d.Attempts, "attempt was made, or is under way.", "attempts were made, the last one may be under way.") + " If it fails, another one follows."
+	return format.Plural(d.Attempts, "attempt was made, or is under way.", "attempts were made, the last one may be under way.") + " If it fails, another one follows."
 }
 
 // resendDelivery sends a notice once more.

@@ -1,119 +1,17 @@
 package ui
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/purser-registry/purser/internal/server/ui/format"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/policy"
 )
-
-// room is how many bytes of HTML remain for text from clients on a page. Whoever pushes an image
-// chooses how much there is of it, and a page has to stay small.
-type room int
-
-// clip returns at most n characters of the text, as the function clip of format.go does, and fewer
-// if there is less room. Without room it returns "…".
-func (r *room) clip(n int, text string) string {
-	if most := 4*n + 8; len(text) > most { // n characters have 4n bytes at most
-		for most > 0 && !utf8.RuneStart(text[most]) {
-			most--
-		}
-		text = text[:most]
-	}
-	text = clip(n, text)
-	for i, c := range text {
-		size := escapedSize(c)
-		if int(*r) < size {
-			return text[:i] + "…"
-		}
-		*r -= room(size)
-	}
-	return text
-}
-
-// escapedSize returns how many bytes html/template writes for a character of a text.
-func escapedSize(c rune) int {
-	switch c {
-	case '<', '>':
-		return 4
-	case '&', '"', '\'', '+':
-		return 5
-	}
-	return utf8.RuneLen(c)
-}
-
-// indented returns JSON on several lines, cut after about `limit` bytes. The parameter may be
-// malformed; encoding/json isn't used because the depth of hostile JSON would multiply its size.
-func indented(text string, limit int) (out string, cut bool) {
-	var b strings.Builder
-	depth, quoted, escaped := 0, false, false
-	line := func() {
-		b.WriteByte('\n')
-		b.WriteString(strings.Repeat("  ", min(max(depth, 0), 12)))
-	}
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if b.Len() >= limit && utf8.RuneStart(c) {
-			return b.String(), true
-		}
-		if quoted {
-			b.WriteByte(c)
-			quoted, escaped = escaped || c != '"', !escaped && c == '\\'
-			continue
-		}
-		switch c {
-		case ' ', '\t', '\n', '\r':
-		case '{', '[':
-			b.WriteByte(c)
-			rest := strings.TrimLeft(text[i+1:min(len(text), i+64)], " \t\r\n")
-			if depth++; rest == "" || rest[0] != '}' && rest[0] != ']' {
-				line()
-			}
-		case '}', ']':
-			depth--
-			if last := b.String(); last != "" && last[len(last)-1] != '{' && last[len(last)-1] != '[' {
-				line()
-			}
-			b.WriteByte(c)
-		case ',':
-			b.WriteByte(c)
-			line()
-		case ':':
-			b.WriteString(": ")
-		default:
-			quoted = c == '"'
-			b.WriteByte(c)
-		}
-	}
-	return b.String(), false
-}
-
-// pair is a name with its value, both shown as they are.
-type pair struct{ Name, Value string }
-
-// pairsOf returns the members of a map in the order of their names, up to `most` of them, and how
-// many are left.
-func pairsOf(words *room, most int, values map[string]string) (list []pair, left int) {
-	names := make([]string, 0, len(values))
-	for name := range values {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for i, name := range names {
-		if i == most || *words <= 0 {
-			return list, len(names) - i
-		}
-		list = append(list, pair{words.clip(100, name), words.clip(400, values[name])})
-	}
-	return list, 0
-}
 
 // phrase is a part of a sentence: text, or the digest of a manifest.
 type phrase struct{ Text, Digest, Link string }
@@ -145,121 +43,6 @@ func textsOf(digests []oci.Digest) []string {
 	return list
 }
 
-// lenient decodes a member of hostile JSON. What has another type stays empty.
-func lenient[T any](members map[string]json.RawMessage, name string) (value T) {
-	if json.Unmarshal(members[name], &value) != nil {
-		var none T
-		return none
-	}
-	return value
-}
-
-// commandLine returns the words of a command as a shell would take them.
-func commandLine(list []string) string {
-	parts := make([]string, len(list))
-	for i, word := range list {
-		if parts[i] = word; word == "" || strings.ContainsAny(word, " \t\n\"'\\$") {
-			parts[i] = strconv.Quote(word)
-		}
-	}
-	return strings.Join(parts, " ")
-}
-
-// artifacts are artifact types and media types of configurations, as people say them.
-var artifacts = map[string]string{
-	"application/vnd.oci.image.config.v1+json":         "image",
-	"application/vnd.docker.container.image.v1+json":   "image",
-	"application/vnd.oci.empty.v1+json":                "artifact",
-	"application/vnd.docker.plugin.v1+json":            "Docker plugin",
-	"application/vnd.dev.cosign.artifact.sig.v1+json":  "signature (cosign)",
-	"application/vnd.dev.cosign.simplesigning.v1+json": "signature (cosign)",
-	"application/vnd.dev.cosign.artifact.sbom.v1+json": "SBOM (cosign)",
-	"application/vnd.dev.sigstore.bundle.v0.3+json":    "signature or attestation (Sigstore)",
-	"application/vnd.cncf.notary.signature":            "signature (Notary)",
-	"application/vnd.in-toto+json":                     "attestation (in-toto)",
-	"application/vnd.dsse.envelope.v1+json":            "attestation (DSSE)",
-	"application/spdx+json":                            "SBOM (SPDX)",
-	"text/spdx":                                        "SBOM (SPDX)",
-	"text/spdx+json":                                   "SBOM (SPDX)",
-	"application/vnd.cyclonedx":                        "SBOM (CycloneDX)",
-	"application/vnd.cyclonedx+json":                   "SBOM (CycloneDX)",
-	"application/vnd.cyclonedx+xml":                    "SBOM (CycloneDX)",
-	"application/vnd.syft+json":                        "SBOM (Syft)",
-	"application/sarif+json":                           "scan report (SARIF)",
-	"application/vnd.cncf.helm.config.v1+json":         "Helm chart",
-	"application/vnd.cncf.flux.config.v1+json":         "Flux artifact",
-	"application/vnd.wasm.config.v0+json":              "WebAssembly module",
-}
-
-// kindOf returns what a manifest is, for people, by its media type and its artifact type.
-func kindOf(mediaType, artifactType string) string {
-	what := kind(mediaType)
-	if strings.HasPrefix(what, "index") {
-		if text, ok := artifacts[artifactType]; ok {
-			return what + ", " + text
-		}
-		return what
-	}
-	if artifactType == "" {
-		return what
-	}
-	text, ok := artifacts[artifactType]
-	switch {
-	case !ok:
-		return "artifact"
-	case text == "image":
-		return what
-	}
-	return text
-}
-
-// agentNames are the products that clients of registries name in the header User-Agent, as people call
-// them, in the order in which they are shown.
-var agentNames = []struct{ token, name string }{
-	{"containerd", "containerd"}, {"nerdctl", "nerdctl"}, {"docker", "Docker"}, {"buildkit", "BuildKit"}, {"cri-o", "CRI-O"}, {"podman", "Podman"}, {"buildah", "Buildah"},
-	{"skopeo", "skopeo"}, {"containers", "containers/image"}, {"crane", "crane"}, {"go-containerregistry", "go-containerregistry"}, {"regctl", "regctl"}, {"regclient", "regclient"},
-	{"oras", "oras"}, {"oras-go", "oras"}, {"helm", "Helm"}, {"cosign", "cosign"}, {"kaniko", "kaniko"}, {"flux", "Flux"}, {"argocd", "Argo CD"}, {"trivy", "Trivy"},
-	{"kubelet", "Kubernetes"}, {"kubernetes", "Kubernetes"}, {"k3s", "k3s"}, {"purser", "Purser"}, {"curl", "curl"},
-	{"edg", "Edge"}, {"opr", "Opera"}, {"firefox", "Firefox"}, {"chromium", "Chromium"}, {"headlesschrome", "Chromium"}, {"chrome", "Chrome"}, {"safari", "Safari"},
-}
-
-// browsersLike are the products that browsers name besides their own.
-var browsersLike = map[string][]string{"Edge": {"Chrome", "Safari"}, "Opera": {"Chrome", "Safari"}, "Chromium": {"Chrome", "Safari"}, "Chrome": {"Safari"}}
-
-var productForm = regexp.MustCompile(`(?:^|[ (;])([A-Za-z][A-Za-z-]*)/v?([0-9]+)(\.[0-9]+)?`)
-
-// agent returns a User-Agent as words: "containerd 2.1, Kubernetes 1.33". One that names no known product
-// stays as it is.
-func agent(header string) string {
-	versions := make(map[string]string)
-	for _, m := range productForm.FindAllStringSubmatch(header[:min(len(header), 500)], 50) {
-		token := strings.ToLower(m[1])
-		if _, seen := versions[token]; !seen {
-			versions[token] = m[2] + m[3]
-		}
-	}
-	if v := versions["version"]; v != "" && versions["safari"] != "" {
-		versions["safari"] = v // Safari's own version has another name
-	}
-	var words []string
-	left := map[string]bool{}
-	for _, n := range agentNames {
-		version := versions[n.token]
-		if version == "" || left[n.name] {
-			continue
-		}
-		left[n.name] = true
-		for _, like := range browsersLike[n.name] {
-			left[like] = true
-		}
-		words = append(words, n.name+" "+version)
-	}
-	if len(words) == 0 {
-		return header
-	}
-	return strings.Join(words, ", ")
-}
-
 // policyWords says in sentences what a policy does.
 type policyWords struct {
 	Does   string   // what it deletes
@@ -271,7 +54,7 @@ type policyWords struct {
 func wordsOf(v api.PolicyView) policyWords {
 	w := policyWords{Does: "Deletes " + selectionWords(v.Method, v.Value)}
 	if v.Method == string(policy.UntaggedManifests) {
-		w.Does = "Deletes no tags; manifests without tags stay for " + ageWords(fmt.Sprint(v.Value))
+		w.Does = "Deletes no tags; manifests without tags stay for " + format.Age(fmt.Sprint(v.Value))
 	}
 	if v.Method == string(policy.NumberOfTags) {
 		w.Does = "Deletes " + countedWords(v)
@@ -281,49 +64,49 @@ func wordsOf(v api.PolicyView) policyWords {
 		if !v.TagPatternMatches {
 			verb = "don't match"
 		}
-		w.Only = append(w.Only, fmt.Sprintf("whose names %s %s", verb, clip(256, *v.TagPattern)))
+		w.Only = append(w.Only, fmt.Sprintf("whose names %s %s", verb, format.Clip(256, *v.TagPattern)))
 	}
 	if text := v.Selectors.String(); text != "" {
-		w.Only = append(w.Only, clip(1000, text))
+		w.Only = append(w.Only, format.Clip(1000, text))
 	}
 	for _, k := range v.Keep {
-		w.Keeps = append(w.Keeps, clip(600, keepWords(k)))
+		w.Keeps = append(w.Keeps, format.Clip(600, keepWords(k)))
 	}
 	if v.RemoveOrphans {
 		w.Limits = append(w.Limits, "also deletes signatures and the like whose image is gone")
 	}
 	for i, win := range v.Windows {
-		w.Limits = append(w.Limits, []string{"only ", "or "}[min(i, 1)]+clip(200, win.String()))
+		w.Limits = append(w.Limits, []string{"only ", "or "}[min(i, 1)]+format.Clip(200, win.String()))
 	}
 	if v.Grace.Duration() > 0 {
-		w.Limits = append(w.Limits, "waits "+ageWords(v.Grace.String())+" after each change")
+		w.Limits = append(w.Limits, "waits "+format.Age(v.Grace.String())+" after each change")
 	}
 	if v.MaxDeleted > 0 {
-		w.Limits = append(w.Limits, "asks before it deletes more than "+plural(v.MaxDeleted, "tag", "tags")+" in a run")
+		w.Limits = append(w.Limits, "asks before it deletes more than "+format.Plural(v.MaxDeleted, "tag", "tags")+" in a run")
 	}
 	if v.MaxDeletedPercent > 0 {
 		w.Limits = append(w.Limits, fmt.Sprintf("asks before it deletes more than %d%% of its tags in a run", v.MaxDeletedPercent))
 	}
 	if least := v.Floor(); least > 0 {
-		w.Limits = append(w.Limits, "leaves each repository at least its "+plural(least, "newest tag", "newest tags"))
+		w.Limits = append(w.Limits, "leaves each repository at least its "+format.Plural(least, "newest tag", "newest tags"))
 	}
 	if len(v.RequireReporter) > 0 {
-		w.Limits = append(w.Limits, "only while these report what is deployed: "+clip(400, strings.Join(v.RequireReporter, ", ")))
+		w.Limits = append(w.Limits, "only while these report what is deployed: "+format.Clip(400, strings.Join(v.RequireReporter, ", ")))
 	}
 	if age := v.KeepUntagged.String(); age != "" {
-		w.Limits = append(w.Limits, "keeps manifests without tags for "+ageWords(age))
+		w.Limits = append(w.Limits, "keeps manifests without tags for "+format.Age(age))
 	}
 	return w
 }
 
 // countedWords says what a policy by number deletes.
 func countedWords(v api.PolicyView) string {
-	text := "all but the newest " + plural(v.Value, "tag", "tags")
+	text := "all but the newest " + format.Plural(v.Value, "tag", "tags")
 	if v.CountImages {
-		text = "all but the newest " + plural(v.Value, "image", "images")
+		text = "all but the newest " + format.Plural(v.Value, "image", "images")
 	}
 	if group := v.GroupBy.String(); group != "" {
-		text += " of each group by " + clip(256, group)
+		text += " of each group by " + format.Clip(256, group)
 	}
 	if v.PerPlatform {
 		text += " of each platform"
@@ -335,13 +118,13 @@ func selectionWords(method string, value any) string {
 	switch policy.Method(method) {
 	case policy.NumberOfTags: // see countedWords
 	case policy.CreationDate:
-		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
+		return "tags that were pushed more than " + format.Age(fmt.Sprint(value)) + " ago"
 	case policy.UntaggedManifests:
 		return "no tags"
 	case policy.MaxBytes:
 		return "the least recently used tags of a repository that stores more than " + fmt.Sprint(value)
 	case policy.LastPulled:
-		return "tags that were last used more than " + ageWords(fmt.Sprint(value)) + " ago, or never"
+		return "tags that were last used more than " + format.Age(fmt.Sprint(value)) + " ago, or never"
 	}
 	return "nothing: this version can't read it"
 }
@@ -350,7 +133,7 @@ func selectionWords(method string, value any) string {
 func keepWords(k policy.KeepRule) string {
 	switch kind := k.Kind(); {
 	case kind == policy.KeepUsed:
-		return "tags pushed or used in the last " + ageWords(k.UsedWithin.String())
+		return "tags pushed or used in the last " + format.Age(k.UsedWithin.String())
 	case kind == policy.KeepPattern:
 		return "tags that match " + k.TagPattern.String()
 	case k.Versions == policy.NewestPatches && k.Newest <= 1:
@@ -358,31 +141,9 @@ func keepWords(k policy.KeepRule) string {
 	case k.Versions == policy.NewestPrereleases && k.Newest <= 1:
 		return "the newest prerelease"
 	case kind == policy.KeepNewest:
-		return strings.TrimSpace("the newest " + formatNumber(k.Newest) + " " + k.Counting().String())
+		return strings.TrimSpace("the newest " + format.Number(k.Newest) + " " + k.Counting().String())
 	}
 	return k.String()
-}
-
-// units are the units of ages, one and many.
-var units = map[byte][2]string{
-	's': {"second", "seconds"}, 'm': {"minute", "minutes"}, 'h': {"hour", "hours"},
-	'd': {"day", "days"}, 'w': {"week", "weeks"}, 'y': {"year", "years"},
-}
-
-// ageWords returns an age such as 90d as people say it.
-func ageWords(age string) string {
-	n := len(age) - 1
-	if n < 1 || strings.Trim(age[:n], "0123456789") != "" {
-		return age
-	}
-	unit, known := units[age[n]]
-	if !known {
-		return age
-	}
-	if age[:n] == "1" {
-		return "1 " + unit[0]
-	}
-	return age[:n] + " " + unit[1]
 }
 
 // textField is an input of the editor, with its label.

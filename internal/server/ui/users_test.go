@@ -67,43 +67,43 @@ func TestAccounts(t *testing.T) {
 	t.Parallel()
 	s := closed(t)
 	root := s.as("root")
-	root.open(t, "/ui/accounts", ">ann", ">bob", "Create an account")
-	password := secretOf(t, root.send(t, "/ui/accounts", url.Values{"do": {"create"}, "name": {"eve"}}, "was created"))
+	root.open(t, "/ui/users", ">ann", ">bob", "Create a user")
+	password := secretOf(t, root.send(t, "/ui/users", url.Values{"do": {"create"}, "name": {"eve"}}, "was created"))
 	works := func(password string, status int) {
 		t.Helper()
 		s.Do(t, "GET", "/api/v1/user", "", servertest.Basic("eve", password)...).WantStatus(t, status)
 	}
 	works(password, 200)
-	lacks(t, root.open(t, "/ui/accounts"), password)
+	lacks(t, root.open(t, "/ui/users"), password)
 	_, token, err := s.Auth.CreateToken(t.Context(), &auth.Principal{Name: "eve"}, "laptop", auth.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := secretOf(t, root.send(t, "/ui/accounts", url.Values{"do": {"reset"}, "name": {"eve"}}, "new password", "Its personal tokens stay"))
+	again := secretOf(t, root.send(t, "/ui/users", url.Values{"do": {"reset"}, "name": {"eve"}}, "new password", "Its personal tokens stay"))
 	works(password, 401)
 	works(again, 200)
 	works(token, 200)
-	root.send(t, "/ui/accounts", url.Values{"do": {"disable"}, "name": {"eve"}}, "no longer log in", "disabled")
+	root.send(t, "/ui/users", url.Values{"do": {"disable"}, "name": {"eve"}}, "no longer log in", "disabled")
 	works(again, 401)
-	root.send(t, "/ui/accounts", url.Values{"do": {"enable"}, "name": {"eve"}}, "log in again")
+	root.send(t, "/ui/users", url.Values{"do": {"enable"}, "name": {"eve"}}, "log in again")
 	s.Do(t, "GET", "/token?offline_token=true&service=purser", "", servertest.Basic("eve", again)...).WantStatus(t, 200)
-	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}}, "refresh tokens 1, personal tokens 0")
-	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}, "personal_tokens": {"true"}}, "refresh tokens 0, personal tokens 1")
+	root.send(t, "/ui/users", url.Values{"do": {"end"}, "name": {"eve"}}, "refresh tokens 1, personal tokens 0")
+	root.send(t, "/ui/users", url.Values{"do": {"end"}, "name": {"eve"}, "personal_tokens": {"true"}}, "refresh tokens 0, personal tokens 1")
 	works(token, 401)
-	root.send(t, "/ui/accounts", url.Values{"do": {"promote"}, "name": {"eve"}}, "administers the registry now")
-	root.send(t, "/ui/accounts", url.Values{"do": {"delete"}, "name": {"eve"}}, "was deleted")
-	root.send(t, "/ui/accounts", url.Values{"do": {"demote"}, "name": {"root"}}, `role="alert"`)
-	root.send(t, "/ui/accounts", url.Values{"do": {"create"}, "name": {"<b>"}}, `role="alert"`)
-	lacks(t, root.open(t, "/ui/accounts?q=an", ">ann"), ">bob")
-	s.Do(t, "GET", "/ui/accounts", "", servertest.As("ann")...).WantStatus(t, 403)
-	s.Do(t, "POST", "/ui/accounts", "do=promote&name=ann", append(servertest.As("ann"), "Content-Type", "application/x-www-form-urlencoded")...).WantStatus(t, 403)
+	root.send(t, "/ui/users", url.Values{"do": {"promote"}, "name": {"eve"}}, "administers the registry now")
+	root.send(t, "/ui/users", url.Values{"do": {"delete"}, "name": {"eve"}}, "was deleted")
+	root.send(t, "/ui/users", url.Values{"do": {"demote"}, "name": {"root"}}, `role="alert"`)
+	root.send(t, "/ui/users", url.Values{"do": {"create"}, "name": {"<b>"}}, `role="alert"`)
+	lacks(t, root.open(t, "/ui/users?q=an", ">ann"), ">bob")
+	s.Do(t, "GET", "/ui/users", "", servertest.As("ann")...).WantStatus(t, 403)
+	s.Do(t, "POST", "/ui/users", "do=promote&name=ann", append(servertest.As("ann"), "Content-Type", "application/x-www-form-urlencoded")...).WantStatus(t, 403)
 	if a, err := s.Auth.Person(t.Context(), "ann"); err != nil || a.Superuser {
 		t.Errorf("ann: %+v %v", a, err)
 	}
 	s.Exec(t, "ALTER TABLE sessions RENAME TO moved")
-	lacks(t, root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"ann"}}, `role="alert"`), "relation", "SQLSTATE") // only the log says why
+	lacks(t, root.send(t, "/ui/users", url.Values{"do": {"end"}, "name": {"ann"}}, `role="alert"`), "relation", "SQLSTATE") // only the log says why
 	open := site{servertest.Setup(t)}
-	open.open(t, "/ui/accounts", "no access control", "PURSER_AUTH_ENABLED=true")
+	open.open(t, "/ui/users", "no access control", "PURSER_AUTH_ENABLED=true")
 	open.open(t, "/ui/account", "no access control")
 }
 
@@ -113,18 +113,18 @@ func TestRebindAccount(t *testing.T) {
 	t.Parallel()
 	s := closed(t)
 	root := s.as("root")
-	lacks(t, root.open(t, "/ui/accounts"), `value="rebind"`)
+	lacks(t, root.open(t, "/ui/users"), `value="rebind"`)
 	if _, err := s.DB.Pool.Exec(t.Context(), "UPDATE accounts SET source = 'ldap', subject = 'uid=ann', entry_id = 'one', password_hash = NULL WHERE name = 'ann'"); err != nil {
 		t.Fatal(err)
 	}
-	root.open(t, "/ui/accounts", `value="rebind"`, "purser user rebind NAME")
-	root.send(t, "/ui/accounts", url.Values{"do": {"rebind"}, "name": {"ann"}}, "ann goes to the next entry", "Ended: log-ins of browsers")
+	root.open(t, "/ui/users", `value="rebind"`, "purser user rebind NAME")
+	root.send(t, "/ui/users", url.Values{"do": {"rebind"}, "name": {"ann"}}, "ann goes to the next entry", "Ended: log-ins of browsers")
 	var awaits bool
 	if err := s.DB.Pool.QueryRow(t.Context(), "SELECT awaits_entry AND entry_id IS NULL FROM accounts WHERE name = 'ann'").Scan(&awaits); err != nil || !awaits {
 		t.Errorf("ann still has its entry: %v", err)
 	}
-	root.send(t, "/ui/accounts", url.Values{"do": {"rebind"}, "name": {"bob"}}, `role="alert"`, "of LDAP")
-	s.Do(t, "POST", "/ui/accounts", "do=rebind&name=ann", append(servertest.As("bob"), "Content-Type", "application/x-www-form-urlencoded")...).WantStatus(t, 403)
+	root.send(t, "/ui/users", url.Values{"do": {"rebind"}, "name": {"bob"}}, `role="alert"`, "of LDAP")
+	s.Do(t, "POST", "/ui/users", "do=rebind&name=ann", append(servertest.As("bob"), "Content-Type", "application/x-www-form-urlencoded")...).WantStatus(t, 403)
 }
 
 // TestOwnAccount: a person makes a token and revokes it, and changes the password.

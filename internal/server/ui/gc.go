@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/gc"
@@ -13,9 +15,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-func (u *UI) addCleanup() {
-	u.add("/ui/cleanup", func(q *request) error { return q.showCleanup(nil) }, changeCleanup)
-	u.add("/ui/cleanup/explain", showExplain, nil)
+func (u *UI) addGarbage() {
+	u.add("/ui/gc", func(q *request) error { return q.showGarbage(nil) }, changeGarbage)
+	u.add("/ui/gc/explain", showExplain, nil)
 }
 
 // runClasses are the classes of the states of runs that have ended.
@@ -40,8 +42,8 @@ type queueRow struct {
 	gc.QueueStatus
 }
 
-// showCleanup shows what garbage collection has to do and did, with a notice about a form.
-func (q *request) showCleanup(n *notice) error {
+// showGarbage shows what garbage collection has to do and did, with a notice about a form.
+func (q *request) showGarbage(n *notice) error {
 	var d struct {
 		GC              gc.GCStatus
 		Queues          []queueRow
@@ -58,10 +60,10 @@ func (q *request) showCleanup(n *notice) error {
 	}
 	d.Queues = []queueRow{{"Manifests", d.GC.Manifests}, {"Blobs", d.GC.Blobs}}
 	if d.Keys, err = q.keys(); err != nil {
-		d.NoKeys = sentence(err.Error())
+		d.NoKeys = format.Sentence(err.Error())
 	}
 	if pulls, err := run(q, api.GetPullState, struct{}{}); err != nil {
-		d.NoPulls = sentence(err.Error())
+		d.NoPulls = format.Sentence(err.Error())
 	} else {
 		d.Pulls = &pullState{pulls}
 	}
@@ -77,8 +79,8 @@ func (q *request) showCleanup(n *notice) error {
 	if r := d.Checks; r != nil {
 		r.Findings = r.Findings[:min(len(r.Findings), shownFindings)]
 	}
-	return q.show("cleanup", page{
-		Title: "Clean-up", Section: "cleanup", Notice: n, Data: d,
+	return q.show("gc", page{
+		Title: "Garbage collection", Section: "gc", Notice: n, Data: d,
 		Lead: "Garbage collection reviews what may no longer be used, and deletes what nothing refers to. It runs all the time; nothing here has to be pressed.",
 		Same: []same{
 			command("purser gc status"), command("purser gc run --dry-run"), command("purser gc retry"), command("purser gc explain DIGEST"), command("purser check"),
@@ -87,37 +89,37 @@ func (q *request) showCleanup(n *notice) error {
 	})
 }
 
-// changeCleanup starts and cancels work, and retries failed reviews.
-func changeCleanup(q *request) error {
+// changeGarbage starts and cancels work, and retries failed reviews.
+func changeGarbage(q *request) error {
 	is := func(name string) bool { return q.form.Get(name) == "true" }
 	var err error
 	switch do := q.form.Get("do"); do {
 	case "retry":
 		var done api.Retried
 		if done, err = run(q, api.RetryGC, api.RetryInput{}); err == nil {
-			return q.showCleanup(&notice{Text: plural(done.Manifests+done.Blobs, "review is", "reviews are") + " due again."})
+			return q.showGarbage(&notice{Text: format.Plural(done.Manifests+done.Blobs, "review is", "reviews are") + " due again."})
 		}
 	case "dry-run", "collect":
 		in := api.RunStart[api.GCRequest]{Body: &api.GCRequest{DryRun: do == "dry-run"}}
 		if _, err = run(q, api.GCRuns.Start, in); err == nil {
-			return q.redirect("/ui/cleanup#collect")
+			return q.redirect("/ui/gc#collect")
 		}
 	case "check":
 		in := api.RunStart[api.CheckRequest]{Body: &api.CheckRequest{Deep: is("deep"), Repair: is("repair"), Force: is("force")}}
 		if _, err = run(q, api.CheckRuns.Start, in); err == nil {
-			return q.redirect("/ui/cleanup#check")
+			return q.redirect("/ui/gc#check")
 		}
 	case "cancel-run":
 		_, err = run(q, api.GCRuns.Cancel, api.RunItem{ID: q.form.Get("id")})
 	case "cancel-check":
 		_, err = run(q, api.CheckRuns.Cancel, api.RunItem{ID: q.form.Get("id")})
 	default:
-		return q.showCleanup(&notice{Bad: true, Text: "The form doesn't say what to do."})
+		return q.showGarbage(&notice{Bad: true, Text: "The form doesn't say what to do."})
 	}
 	if err != nil {
-		return q.showCleanup(&notice{Bad: true, Text: sentence(err.Error())})
+		return q.showGarbage(&notice{Bad: true, Text: format.Sentence(err.Error())})
 	}
-	return q.showCleanup(&notice{Text: "It ends soon. What it has done stays done."})
+	return q.showGarbage(&notice{Text: "It ends soon. What it has done stays done."})
 }
 
 // explanation says why content is kept, or when it will be deleted.
@@ -141,9 +143,9 @@ var fates = map[explain.Fate][2]string{
 
 // Sentences returns the explanation, in which digests of the repository's manifests are links.
 func (e *explanation) Sentences() [][]phrase {
-	words, list := room(24<<10), make([][]phrase, 0, len(e.text))
+	words, list := format.Room(24<<10), make([][]phrase, 0, len(e.text))
 	for _, text := range e.text {
-		list = append(list, phrases(e.Repository, sentence(words.clip(2000, text)), e.missing))
+		list = append(list, phrases(e.Repository, format.Sentence(words.Clip(2000, text)), e.missing))
 	}
 	return list
 }
@@ -153,7 +155,7 @@ func (e *explanation) State() [2]string {
 	if words, ok := fates[e.Fate]; ok {
 		return words
 	}
-	return [2]string{"", clip(40, e.Fate)}
+	return [2]string{"", format.Clip(40, e.Fate)}
 }
 
 // explained is the page about a digest.
@@ -193,14 +195,14 @@ func showExplain(q *request) error {
 			if status := statusOf(err); status != http.StatusNotFound && status != http.StatusBadRequest {
 				return err
 			}
-			d.Refused = sentence(err.Error())
+			d.Refused = format.Sentence(err.Error())
 		}
 	}
 	p := page{
-		Title: "Why is it kept?", Section: "cleanup", Data: d, Lead: "Says what keeps a blob or a manifest, or when it will be deleted.",
+		Title: "Why is it kept?", Section: "gc", Data: d, Lead: "Says what keeps a blob or a manifest, or when it will be deleted.",
 	}
 	if q.may(api.GetGCStatus.Access, auth.Registry) {
-		p.Crumbs = []crumb{{"Clean-up", "/ui/cleanup"}}
+		p.Crumbs = []crumb{{"Garbage collection", "/ui/gc"}}
 	}
 	if d.Found != nil && d.Repository != "" {
 		p.Same = []same{command("purser gc explain %s@%s", d.Repository, d.Digest), call("GET", path)}

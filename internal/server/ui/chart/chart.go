@@ -1,14 +1,12 @@
-package ui
+// Package chart draws charts as SVG: the numbers of their shapes and the texts beside them.
+package chart
 
 import (
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/purser-registry/purser/internal/api"
 )
 
 // Measures of a chart, in the units of its viewBox.
@@ -18,44 +16,44 @@ const (
 	chartBottom                     = 22 // for the labels below the axis
 )
 
-// chart is a chart over time, as SVG. The table below it has the same numbers for those who can't
+// Chart is a chart over time, as SVG. The table below it has the same numbers for those who can't
 // see it.
-type chart struct {
+type Chart struct {
 	ID, Title string
 	// Text describes the chart to screen readers: its range and its greatest value.
 	Text          string
 	Width, Height int
-	Bars          []bar
+	Bars          []Bar
 	Line, Area    string // points of a line and of the area below it, "" for bars
-	Ticks         []tick // of the vertical axis
-	Labels        []tick // of the horizontal axis
+	Ticks         []Tick // of the vertical axis
+	Labels        []Tick // of the horizontal axis
 	Head          []string
 	Rows          [][]string // of the table
 }
 
-type bar struct {
+type Bar struct {
 	X, Y, Width, Height float64
 	Title               string
 }
 
-// tick is a place on an axis with its text.
-type tick struct {
+// Tick is a place on an axis with its text.
+type Tick struct {
 	At   float64
 	Text string
 	End  bool // the text ends at the place
 }
 
-// series are the values of a chart, one for each label.
-type series struct {
+// Series are the values of a chart, one for each label.
+type Series struct {
 	ID, Title, Unit string // Unit is the head of the values' column
 	Labels          []string
 	Values          []int64
 	Format          func(any) string
-	Binary          bool // round the axis to powers of 1024
+	Binary          bool // Round the axis to powers of 1024
 }
 
-func newChart(s series) chart {
-	c := chart{ID: s.ID, Title: s.Title, Width: chartWidth, Height: chartHeight, Head: []string{"Day", s.Unit}}
+func newChart(s Series) Chart {
+	c := Chart{ID: s.ID, Title: s.Title, Width: chartWidth, Height: chartHeight, Head: []string{"Day", s.Unit}}
 	greatest, at := int64(0), 0
 	for i, v := range s.Values {
 		if v > greatest {
@@ -70,7 +68,7 @@ func newChart(s series) chart {
 	top := niceMax(greatest, s.Binary)
 	for _, part := range []float64{0, .5, 1} {
 		if v := int64(part * float64(top)); part == 0 || v > 0 {
-			c.Ticks = append(c.Ticks, tick{At: chartY(v, top), Text: s.Format(v)})
+			c.Ticks = append(c.Ticks, Tick{At: chartY(v, top), Text: s.Format(v)})
 		}
 	}
 	c.label(s.Labels)
@@ -78,18 +76,18 @@ func newChart(s series) chart {
 }
 
 // label writes labels below the axis: the first, the middle one and the last.
-func (c *chart) label(labels []string) {
+func (c *Chart) label(labels []string) {
 	n := len(labels)
 	for i, at := range []int{0, n / 2, n - 1} {
 		if at < 0 || i > 0 && at == 0 {
 			continue
 		}
-		c.Labels = append(c.Labels, tick{At: chartX(float64(at)+.5, n), Text: labels[at], End: i == 2})
+		c.Labels = append(c.Labels, Tick{At: chartX(float64(at)+.5, n), Text: labels[at], End: i == 2})
 	}
 }
 
-// barChart draws each value as a bar.
-func barChart(s series) chart {
+// BarChart draws each value as a bar.
+func BarChart(s Series) Chart {
 	c := newChart(s)
 	top, n := topOf(s), len(s.Values)
 	for i, v := range s.Values {
@@ -98,19 +96,19 @@ func barChart(s series) chart {
 		}
 		y := chartY(v, top)
 		gap := min(1, (chartWidth-chartLeft-chartRight)/float64(n)/4)
-		c.Bars = append(c.Bars, bar{
-			X: round(chartX(float64(i), n) + gap/2), Y: y, Width: round(chartX(1, n) - chartX(0, n) - gap), Height: round(chartHeight - chartBottom - y),
+		c.Bars = append(c.Bars, Bar{
+			X: Round(chartX(float64(i), n) + gap/2), Y: y, Width: Round(chartX(1, n) - chartX(0, n) - gap), Height: Round(chartHeight - chartBottom - y),
 			Title: s.Labels[i] + ": " + s.Format(v),
 		})
 	}
 	return c
 }
 
-// lineChart draws the values as a line with the area below it. A single value is no line, and gets a
+// LineChart draws the values as a line with the area below it. A single value is no line, and gets a
 // bar.
-func lineChart(s series) chart {
+func LineChart(s Series) Chart {
 	if len(s.Values) < 2 {
-		return barChart(s)
+		return BarChart(s)
 	}
 	c := newChart(s)
 	top, n := topOf(s), len(s.Values)
@@ -124,7 +122,7 @@ func lineChart(s series) chart {
 	return c
 }
 
-func topOf(s series) int64 {
+func topOf(s Series) int64 {
 	greatest := int64(0)
 	for _, v := range s.Values {
 		greatest = max(greatest, v)
@@ -152,50 +150,50 @@ func niceMax(value int64, binary bool) int64 {
 }
 
 func chartX(i float64, n int) float64 {
-	return round(chartLeft + i*(chartWidth-chartLeft-chartRight)/float64(max(n, 1)))
+	return Round(chartLeft + i*(chartWidth-chartLeft-chartRight)/float64(max(n, 1)))
 }
 
 func chartY(v, top int64) float64 {
-	return round(chartHeight - chartBottom - float64(v)*(chartHeight-chartTop-chartBottom)/float64(max(top, 1)))
+	return Round(chartHeight - chartBottom - float64(v)*(chartHeight-chartTop-chartBottom)/float64(max(top, 1)))
 }
 
-func round(x float64) float64 { return math.Round(x*10) / 10 }
+func Round(x float64) float64 { return math.Round(x*10) / 10 }
 
-// plotDays is how many days the charts of the overview show.
-const plotDays = 30
+// PlotDays is how many days the charts of the overview show.
+const PlotDays = 30
 
-// plot is a chart with a bar for each day.
-type plot struct {
+// Plot is a chart with a bar for each day.
+type Plot struct {
 	ID, Title   string
 	Desc        string // the chart in a sentence, for those who can't see it
 	Total, Most string
 	First, Last time.Time
-	Bars        []plotBar
+	Bars        []PlotBar
 }
 
-// plotBar is a rectangle. The chart is 100 high, and 10 wide for each day.
-type plotBar struct {
+// PlotBar is a rectangle. The chart is 100 high, and 10 wide for each day.
+type PlotBar struct {
 	X, Y, Height float64
 	Text         string
 }
 
 // Width returns the width of the chart.
-func (p *plot) Width() int { return 10 * plotDays }
+func (p *Plot) Width() int { return 10 * PlotDays }
 
-// plotOfDays draws values by day, of which the last is today (UTC). Days without a value have none
+// PlotOfDays draws values by day, of which the last is today (UTC). Days without a value have none
 // in the map. `words` says a number with its unit, such as "3 pushes".
-func plotOfDays(id, title string, now time.Time, values map[time.Time]int64, words func(int64) string) *plot {
+func PlotOfDays(id, title string, now time.Time, values map[time.Time]int64, words func(int64) string) *Plot {
 	today := now.UTC().Truncate(24 * time.Hour)
-	p := &plot{ID: id, Title: title, First: today.AddDate(0, 0, 1-plotDays), Last: today}
+	p := &Plot{ID: id, Title: title, First: today.AddDate(0, 0, 1-PlotDays), Last: today}
 	var total, most int64
-	days := make([]int64, plotDays)
+	days := make([]int64, PlotDays)
 	for i := range days {
 		days[i] = values[p.First.AddDate(0, 0, i)]
 		total += days[i]
 	}
 	most = slices.Max(days)
 	p.Total, p.Most = words(total), words(most)
-	p.Desc = fmt.Sprintf("In the last %d days: %s.", plotDays, p.Total)
+	p.Desc = fmt.Sprintf("In the last %d days: %s.", PlotDays, p.Total)
 	if most == 0 {
 		return p
 	}
@@ -207,31 +205,7 @@ func plotOfDays(id, title string, now time.Time, values map[time.Time]int64, wor
 		}
 		height := max(100*float64(n)/float64(most), 2) // a small number is still seen
 		day := p.First.AddDate(0, 0, i)
-		p.Bars = append(p.Bars, plotBar{X: float64(10*i) + 1, Y: 100 - height, Height: height, Text: day.Format("Mon 2 Jan") + ": " + words(n)})
+		p.Bars = append(p.Bars, PlotBar{X: float64(10*i) + 1, Y: 100 - height, Height: height, Text: day.Format("Mon 2 Jan") + ": " + words(n)})
 	}
 	return p
-}
-
-// lastDays are the days of the charts in the inputs of histories.
-var lastDays = api.HistoryDays{Days: plotDays}
-
-// pullPlot draws the pulls on each day, from a history. It returns nil if the registry doesn't count
-// pulls or can't read the counts now, or if the client may not see them.
-func pullPlot[I any](q *request, of api.Operation[I, api.PullHistory], in I) (*plot, error) {
-	history, err := run(q, of, in)
-	switch {
-	case hidden(err) || statusOf(err) == http.StatusServiceUnavailable:
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	pulls := make(map[time.Time]int64, len(history.Days))
-	for _, d := range history.Days {
-		day, err := time.Parse(time.DateOnly, d.Day)
-		if err != nil {
-			return nil, err
-		}
-		pulls[day] = d.Pulls
-	}
-	return plotOfDays("pulls", "Pulls", time.Now(), pulls, func(n int64) string { return plural(n, "pull", "pulls") }), nil
 }

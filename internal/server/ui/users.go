@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/server/ui/format"
+
 	"github.com/purser-registry/purser/internal/api"
 )
 
 func (u *UI) addAccounts() {
-	u.add("/ui/accounts", func(q *request) error { return q.showAccounts(nil, nil) }, changeAccounts)
+	u.add("/ui/users", func(q *request) error { return q.showAccounts(nil, nil) }, changeAccounts)
 	u.add("/ui/account", func(q *request) error { return q.showAccount(nil, nil) }, changeAccount)
 	u.addMembership()
 }
@@ -45,7 +47,7 @@ func (q *request) showMade(text string, made *secret, show func() error) error {
 	return q.show("secret", page{
 		Title: "Copy the " + made.What, Data: made,
 		Notice: &notice{
-			Bad: true, Text: text + " Copy the " + made.What + " now: no other page has it. The rest can't be shown at the moment. " + sentence(why),
+			Bad: true, Text: text + " Copy the " + made.What + " now: no other page has it. The rest can't be shown at the moment. " + format.Sentence(why),
 			To: &crumb{"Go on", q.URL.EscapedPath()},
 		},
 	})
@@ -71,8 +73,8 @@ func (q *request) showAccounts(n *notice, made *secret) error {
 		}
 	}
 	d.Query, d.Me, d.Made, d.Users, d.Pages = q.query("q"), q.account(), made, list.Users, q.pagesOf(q.keep("q"), list.NextPage)
-	return q.show("accounts", page{
-		Title: "Accounts", Section: "accounts", Notice: n, Data: d, Lead: "People who may log in. Robots and teams belong to namespaces, and are on their pages.",
+	return q.show("users", page{
+		Title: "Users", Section: "users", Notice: n, Data: d, Lead: "People who may log in. Robots and teams belong to namespaces, and are on their pages.",
 		Same: []same{
 			command("purser user list"), command("purser user create NAME"), command("purser user disable NAME"), command("purser user admin NAME on"), command("purser user password NAME"), command("purser user revoke NAME"), command("purser user rebind NAME"),
 			call("GET", "/superuser/users"), call("POST", "/superuser/users"), call("PUT", "/superuser/users/{username}"), call("POST", "/superuser/users/{username}/revoke"), call("POST", "/superuser/users/{username}/rebind"),
@@ -123,7 +125,7 @@ func changeAccounts(q *request) error {
 		if _, err := run(q, api.DeleteUser, item); err != nil {
 			return q.showAccounts(q.refuse(err, accountFields), nil)
 		}
-		return q.showAccounts(&notice{Text: "The account " + name + " was deleted. Its namespaces and repositories stay."}, nil)
+		return q.showAccounts(&notice{Text: "The user " + name + " was deleted. Its namespaces and repositories stay."}, nil)
 	}
 	return q.showAccounts(&notice{Bad: true, Text: "The form doesn't say what to do."}, nil)
 }
@@ -149,7 +151,7 @@ func (q *request) rebind(item api.UserItem) error {
 }
 
 // failure is the notice of a form that the API has refused.
-func failure(err error) *notice { return &notice{Bad: true, Text: sentence(err.Error())} }
+func failure(err error) *notice { return &notice{Bad: true, Text: format.Sentence(err.Error())} }
 
 // showAccount shows the account of the client, with a notice and a new token after a form.
 func (q *request) showAccount(n *notice, made *secret) error {
@@ -246,7 +248,7 @@ func (q *request) endOthers() error {
 			break
 		}
 	}
-	return q.showAccount(&notice{Text: plural(ended, "other log-in has ended.", "other log-ins have ended.") + " Tokens stay; revoke those that you no longer need."}, nil)
+	return q.showAccount(&notice{Text: format.Plural(ended, "other log-in has ended.", "other log-ins have ended.") + " Tokens stay; revoke those that you no longer need."}, nil)
 }
 
 func (q *request) createToken() error {
@@ -321,7 +323,7 @@ func limitsIn(f url.Values, prefix string) (l limits, err error) {
 	if text := f.Get(prefix + "expires"); text != "" {
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			return l, fieldError{"expires", "“" + clip(40, text) + "” is not a day like 2026-03-05."}
+			return l, fieldError{"expires", "“" + format.Clip(40, text) + "” is not a day like 2026-03-05."}
 		}
 		end := day.AddDate(0, 0, 1) // the day itself is included
 		l.end = &end
