@@ -261,6 +261,14 @@ func TestAuditCommands(t *testing.T) {
 	}
 	s.refused("kind", "audit", "list", "--kind", "nonsense")
 	s.refused("from", "audit", "export", "--from", "yesterday")
+	if table := s.run("audit", "export", "acme/app", "--format", "csv", "--address", "127.0.0.0/8", "--kind", "delete_tag"); !regexp.MustCompile(`^time,kind,actor,.*\r\n\S+,delete_tag,.*,acme/app,v2,`).MatchString(table) {
+		t.Errorf("as CSV: %s", table)
+	}
+	if got := s.run("audit", "list", "--address", "192.0.2.1"); strings.Contains(got, "acme") {
+		t.Errorf("by another address: %s", got)
+	}
+	s.refused("format", "audit", "export", "--format", "xml")
+	s.refused("address", "audit", "list", "--address", "here")
 }
 
 func TestProtectionCommands(t *testing.T) {

@@ -20,6 +20,7 @@ type LogFilter struct {
 	EndTime   string   `query:"endtime" doc:"Quay's form of to: the last day, 03/05/2026" example:"03/05/2026"`
 	Kinds     []string `query:"kind" doc:"Kinds of entries, with commas between them" example:"push_repo,delete_tag"`
 	Actor     string   `query:"actor" doc:"Who did it"`
+	Address   string   `query:"address" doc:"The client's address, or a network of addresses" example:"192.0.2.0/24"`
 	Performer string   `query:"performer" doc:"Quay's name of actor"`
 	Tag       string   `query:"tag" doc:"A tag"`
 	Digest    string   `query:"digest" doc:"Digest of a manifest or blob"`
@@ -136,6 +137,23 @@ type (
 		NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
 		Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of the answer. More than 1000 counts as 1000"`
 	}
+	LogDownload struct {
+		LogExport
+		LogForm
+	}
+	// LogForm is the form of an export.
+	LogForm struct {
+		Format string `query:"format" enum:"jsonl,csv" default:"jsonl" doc:"jsonl: lines of JSON. csv: a table, whose first line has the columns' names"`
+	}
+	MaintainedLogs struct {
+		LogFilter
+		NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
+		Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of the answer. More than 1000 counts as 1000"`
+	}
+	MaintainedLogDownload struct {
+		LogFilter
+		LogForm
+	}
 	LogCallback struct {
 		LogExport
 		Body ExportForm
@@ -143,9 +161,9 @@ type (
 )
 
 // logOperation describes an operation on the audit log of a place, at a path below the place's.
-func logOperation[I, O any](id, method, path, summary, description string, errors ...int) Operation[I, O] {
+func logOperation[I, O any](id string, access auth.Access, method, path, summary, description string, errors ...int) Operation[I, O] {
 	return Operation[I, O]{
-		ID: id, Method: method, Path: "{place}" + path, Tag: "logs", Access: auth.Administer, Summary: summary, Description: description,
+		ID: id, Method: method, Path: "{place}" + path, Tag: "logs", Access: access, Summary: summary, Description: description,
 		Places: []Place{
 			{"Repo", OfRepository, "a repository"}, {"Org", OfNamespace, "a namespace, with its repositories"},
 			{"User", OfOwn, ownNamespace}, {"All", OfSuperusers, "the whole registry"},
@@ -157,19 +175,30 @@ func logOperation[I, O any](id, method, path, summary, description string, error
 // The operations on the audit log. The answer of ExportLogs is a stream of lines of JSON, so that it is
 // opened, not called.
 var (
-	ListLogs = logOperation[LogQuery, LogList]("list{Place}Logs", http.MethodGet, "/logs", "List the audit log of {place}",
+	ListLogs = logOperation[LogQuery, LogList]("list{Place}Logs", auth.Maintain, http.MethodGet, "/logs", "List the audit log of {place}",
 		"Newest first. Each answer looks at a bounded number of entries for those that the filter selects, "+
 			"so it may have fewer than limit, even none, and still a next_page. What was deleted keeps its log.")
-	ExportLogs = logOperation[LogExport, None]("export{Place}Logs", http.MethodGet, "/logs/export", "Export the audit log of {place}",
-		"All entries that the filter selects, newest first, each as a line of JSON (application/x-ndjson), "+
-			"streamed. That somebody has exported the log is itself an entry.")
-	AggregateLogs = logOperation[LogExport, AggregatedLogs]("getAggregate{Place}Logs", http.MethodGet, "/aggregatelogs", "Count the entries of the audit log of {place}",
+	ExportLogs = logOperation[LogDownload, None]("export{Place}Logs", auth.Maintain, http.MethodGet, "/logs/export", "Export the audit log of {place}",
+		"All entries that the filter selects, newest first, each as a line of JSON (application/x-ndjson) or "+
+			"of CSV, streamed. In CSV, a text that spreadsheets would take for a formula has an apostrophe before it. That somebody has exported the log is itself an entry.")
+	AggregateLogs = logOperation[LogExport, AggregatedLogs]("getAggregate{Place}Logs", auth.Maintain, http.MethodGet, "/aggregatelogs", "Count the entries of the audit log of {place}",
 		"By day and kind. Without a time that is asked for: of the last 31 days. Where more than a million entries "+
 			"have to be looked at, it is refused.")
-	QueueLogExport = logOperation[LogCallback, QueuedExport]("queue{Place}LogsExport", http.MethodPost, "/exportlogs", "Notify a URL of where the audit log of {place} can be fetched",
+	QueueLogExport = logOperation[LogCallback, QueuedExport]("queue{Place}LogsExport", auth.Administer, http.MethodPost, "/exportlogs", "Notify a URL of where the audit log of {place} can be fetched",
 		"callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and "+
 			"exported_data_url, which is the path of the export (logs/export) with this filter, up to now. A callback that fails "+
 			"is tried again for up to an hour. 429: too many callbacks wait, of the account, for the namespace or of all.",
 		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusTooManyRequests).
 		needing(map[string]any{"callback_url": "https://hooks.example.com/exports"})
+	ListMaintainedLogs = Operation[MaintainedLogs, LogList]{
+		ID: "listMaintainedLogs", Method: http.MethodGet, Path: "/logs", Tag: "logs", Access: auth.LoggedIn,
+		Summary: "List the audit log of all namespaces that the account maintains",
+		Description: "Newest first; for an administrator of the registry, the whole log. As for the log of one namespace, a page may have " +
+			"fewer entries than limit, even none. 400: the account maintains more than 100 namespaces, so that one has to be named.",
+	}
+	ExportMaintainedLogs = Operation[MaintainedLogDownload, None]{
+		ID: "exportMaintainedLogs", Method: http.MethodGet, Path: "/logs/export", Tag: "logs", Access: auth.LoggedIn,
+		Summary:     "Export the audit log of all namespaces that the account maintains",
+		Description: "As the export of one namespace's log.",
+	}
 )

@@ -107,6 +107,7 @@ type QuayUser struct {
 type QuayOrganization struct {
 	Name               string `json:"name" example:"acme"`
 	IsOrgAdmin         bool   `json:"is_org_admin" doc:"Whether the account administers it"`
+	MayMaintain        bool   `json:"may_maintain" doc:"Whether the account maintains it: it may delete tags, change policies and read the audit log"`
 	CanCreateRepo      bool   `json:"can_create_repo" doc:"Whether the account may push to new repositories of it"`
 	Public             bool   `json:"public" doc:"Always false"`
 	PreferredNamespace bool   `json:"preferred_namespace" doc:"Whether it has the name of the account"`

@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +32,9 @@ type Filter struct {
 	// have had the name before. Born is when the namespace was made, of which no entry is older.
 	NamespaceID int64
 	Born        time.Time
+	// Among, unless it is nil, leaves out the entries of all namespaces but these, and those of no
+	// namespace. It is for a filter without Namespace, Repository and RepositoryID.
+	Among []NamespaceIs
 	// Repository is a repository's path. It also matches the entries of a deleted
 	// repository that had the same path.
 	Repository string
@@ -41,6 +44,16 @@ type Filter struct {
 	Tag          string
 	Digest       oci.Digest
 	Policy, Run  uuid.UUID
+	// Address is that of the client: one, or all of a network.
+	Address netip.Prefix
+}
+
+// NamespaceIs tells a namespace from others that have had its name, as the fields Namespace,
+// NamespaceID and Born of a Filter do.
+type NamespaceIs struct {
+	Name string
+	ID   int64
+	Born time.Time
 }
 
 // ErrCursor is returned for a cursor that List can't have issued.
@@ -240,10 +253,7 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 		namespace, _, _ = strings.Cut(f.Repository, "/")
 	}
 	if f.NamespaceID != 0 {
-		all = append(all, "namespace_id = "+arg(f.NamespaceID))
-		if !f.Born.IsZero() { // an hour more, since times of pulls are by other clocks
-			all = append(all, "time >= "+arg(f.Born.Add(-time.Hour)))
-		}
+		all = append(all, NamespaceIs{"", f.NamespaceID, f.Born}.conditions(arg)...)
 	}
 	kinds := slices.Compact(slices.Sorted(slices.Values(f.Kinds)))
 	byKind := false
@@ -256,6 +266,11 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 		if namespace != "" {
 			rest = append(rest, "namespace = "+arg(namespace))
 		}
+		if f.Among != nil {
+			rest = append(rest, "("+strings.Join(f.among(arg), " OR ")+")")
+		}
+	case f.Among != nil:
+		sources = f.among(arg)
 	case f.RepositoryID != 0:
 		sources = []string{"repository_id = " + arg(f.RepositoryID)}
 		if f.Namespace != "" {
@@ -280,6 +295,32 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 	return sources, append(rest, f.rest(arg)...)
 }
 
+// among returns a condition for each namespace of Among, or one that nothing fulfils.
+func (f Filter) among(arg func(any) string) []string {
+	list := make([]string, 0, max(len(f.Among), 1))
+	for _, n := range f.Among {
+		list = append(list, "("+strings.Join(n.conditions(arg), " AND ")+")")
+	}
+	if len(list) == 0 {
+		list = append(list, "false")
+	}
+	return list
+}
+
+// conditions are those of the fields that are set.
+func (n NamespaceIs) conditions(arg func(any) string) (list []string) {
+	if n.Name != "" {
+		list = append(list, "namespace = "+arg(n.Name))
+	}
+	if n.ID != 0 {
+		list = append(list, "namespace_id = "+arg(n.ID))
+	}
+	if !n.Born.IsZero() { // an hour more, since times of pulls are by other clocks
+		list = append(list, "time >= "+arg(n.Born.Add(-time.Hour)))
+	}
+	return list
+}
+
 // rest returns the SQL conditions of those fields of the filter that no index serves.
 func (f Filter) rest(arg func(any) string) (list []string) {
 	equal := func(column string, given bool, value any) {
@@ -292,6 +333,13 @@ func (f Filter) rest(arg func(any) string) (list []string) {
 	equal("tag", f.Tag != "", f.Tag)
 	equal("digest", !f.Digest.IsZero(), f.Digest.Bytes())
 	equal("policy", f.Policy != uuid.Nil, f.Policy)
+	switch {
+	case !f.Address.IsValid():
+	case f.Address.IsSingleIP():
+		equal("address", true, f.Address.Addr().String())
+	default: // PostgreSQL doesn't read addresses with a zone, which are of no network here
+		list = append(list, "CASE WHEN address ~ '^[0-9a-f.:]+$' THEN address::inet <<= "+arg(f.Address.Masked().String())+"::text::inet END")
+	}
 	return list
 }
 
@@ -318,20 +366,22 @@ func parseCursor(s string) (*place, error) {
 	return &place{time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:]))), int64(binary.BigEndian.Uint64(b[9:]))}, nil
 }
 
-// Export writes the entries that the filter `f` selects to `w` as lines of JSON, newest
-// first, and returns how many it wrote. It writes one page of the listing at a time, so it
-// needs a bounded amount of memory and keeps no transaction open.
-func (l *Log) Export(ctx context.Context, w io.Writer, f Filter) (n int64, err error) {
+// Export writes the entries that the filter `f` selects to `w`, newest first, and returns how many
+// it wrote. `form` makes what writes an entry: Lines or CSV. Export writes one page of the listing at
+// a time, so it needs a bounded amount of memory and keeps no transaction open.
+func (l *Log) Export(ctx context.Context, w io.Writer, f Filter, form Form) (n int64, err error) {
 	out := bufio.NewWriter(w)
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
+	write, err := form(out)
+	if err != nil {
+		return 0, fmt.Errorf("exporting the audit log: %w", err)
+	}
 	for cursor := ""; ; {
 		entries, next, err := l.List(ctx, f, cursor, MaxPage)
 		if err != nil {
 			return n, err
 		}
 		for _, e := range entries {
-			if err := encoder.Encode(e); err != nil {
+			if err := write(e); err != nil {
 				return n, fmt.Errorf("exporting the audit log: %w", err)
 			}
 		}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -81,7 +83,7 @@ func TestFilters(t *testing.T) {
 	var entries []Entry
 	for range 600 {
 		e := Entry{Kind: kinds[rng.IntN(len(kinds))], Time: moment(), Actor: pick(3), Tag: pick(4), Digest: digest(pick(3)),
-			Policy: policies[rng.IntN(3)], Run: policies[rng.IntN(3)]}
+			Policy: policies[rng.IntN(3)], Run: policies[rng.IntN(3)], Address: []string{"", "192.0.2.1", "192.0.3.1", "2001:db8::1", "fe80::1%eth0"}[rng.IntN(5)]}
 		if ns := pick(3); ns != "" {
 			e.Namespace, e.Repository, e.RepositoryID = ns, ns+"/"+pick(4), int64(rng.IntN(5))
 		}
@@ -124,6 +126,16 @@ func TestFilters(t *testing.T) {
 		if rng.IntN(4) == 0 {
 			f.Policy, f.Run = policies[rng.IntN(3)], policies[rng.IntN(3)]
 		}
+		if f.Namespace == "" && f.Repository == "" && f.RepositoryID == 0 && rng.IntN(3) == 0 {
+			f.Among = []NamespaceIs{}
+			for _, name := range []string{"a", "b", "none"}[rng.IntN(3):] {
+				f.Among = append(f.Among, NamespaceIs{Name: name})
+			}
+			f.Among = f.Among[:rng.IntN(len(f.Among)+1)]
+		}
+		if rng.IntN(4) == 0 {
+			f.Address = netip.MustParsePrefix([]string{"192.0.2.1/32", "192.0.2.0/23", "2001:db8::/32", "198.51.100.0/24"}[rng.IntN(4)])
+		}
 		var want []int64
 		for _, e := range truth {
 			if f.selects(e) {
@@ -163,7 +175,14 @@ func (f Filter) selects(e Entry) bool {
 		equal(f.Actor, e.Actor) && equal(f.Namespace, e.Namespace) && equal(f.Repository, e.Repository) &&
 		(f.RepositoryID == 0 || f.RepositoryID == e.RepositoryID) && equal(f.Tag, e.Tag) &&
 		(f.Digest.IsZero() || f.Digest == e.Digest) &&
-		(f.Policy == uuid.Nil || f.Policy == e.Policy) && (f.Run == uuid.Nil || f.Run == e.Run)
+		(f.Policy == uuid.Nil || f.Policy == e.Policy) && (f.Run == uuid.Nil || f.Run == e.Run) &&
+		(f.Among == nil || slices.ContainsFunc(f.Among, func(n NamespaceIs) bool { return n.Name == e.Namespace })) &&
+		(!f.Address.IsValid() || contains(f.Address, e.Address))
+}
+
+func contains(network netip.Prefix, address string) bool {
+	a, err := netip.ParseAddr(address)
+	return err == nil && network.Contains(a)
 }
 
 // A client lists entries page by page while others write entries. The pages together must
@@ -260,7 +279,7 @@ func TestExport(t *testing.T) { //nolint:paralleltest
 	exec(t, d, fill, 60_000, 10)
 	peak := func(f Filter, want int) uint64 {
 		w := new(lines)
-		n, err := New(d).Export(t.Context(), w, f)
+		n, err := New(d).Export(t.Context(), w, f, Lines)
 		must(t, err)
 		if int(n) != want || w.n != want {
 			t.Errorf("%d entries are said to be exported, %d are; want %d", n, w.n, want)
@@ -309,10 +328,16 @@ func TestPlans(t *testing.T) {
 	if n := count(t, d, "SELECT count(*) FROM partitions.auditlog_default"); n != 0 {
 		t.Fatalf("%d entries are in the default partition", n)
 	}
+	var among []NamespaceIs
+	for i := range 100 {
+		among = append(among, NamespaceIs{Name: fmt.Sprint("n", i)})
+	}
 	cursor := &place{time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC), 100_000}
 	for name, f := range map[string]Filter{
 		"all": {}, "namespace": {Namespace: "n7"}, "name used again": {Namespace: "n8", NamespaceID: 7, Born: born}, "repository": {Repository: "n7/r7"}, "repository id": {RepositoryID: 8},
-		"kind": {Kinds: []Kind{DeleteTag}}, "kinds": {Kinds: []Kind{PushRepo, DeleteTag, MoveTag}}, "pulls": {Kinds: []Kind{PullRepo}},
+		"many namespaces": {Among: among}, "an actor of many": {Among: among, Actor: "nobody"}, "a network of many": {Among: among, Address: netip.MustParsePrefix("198.51.100.0/24")},
+		"address": {Address: netip.MustParsePrefix("198.51.100.1/32")},
+		"kind":    {Kinds: []Kind{DeleteTag}}, "kinds": {Kinds: []Kind{PushRepo, DeleteTag, MoveTag}}, "pulls": {Kinds: []Kind{PullRepo}},
 		"time":  {From: time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 1, 6, 0, 0, 0, 0, time.UTC)},
 		"actor": {Actor: "nobody"}, "tag": {Tag: "none"}, "run": {Run: uuid.MustParse("cfcd208495d565ef66e7dff9f98764da")}, // md5 of 0
 		"digest": {Digest: oci.Compute(oci.SHA256, nil), Namespace: "n7", Kinds: []Kind{PushRepo, PullRepo}},

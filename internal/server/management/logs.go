@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,9 @@ func auditFilter(at api.LogAt, f api.LogFilter) (out audit.Filter, err error) {
 			return out, badQuery("digest", "%v", err)
 		}
 	}
+	if out.Address, err = parseNetwork(f.Address); err != nil {
+		return out, err
+	}
 	if out.Policy, err = parseUUID("policy", f.Policy); err != nil {
 		return out, err
 	}
@@ -70,6 +74,21 @@ func joinKinds() string {
 		names = append(names, string(k))
 	}
 	return strings.Join(names, ", ")
+}
+
+// parseNetwork reads an address or a network, "" for none.
+func parseNetwork(text string) (network netip.Prefix, err error) {
+	if text == "" {
+		return network, nil
+	}
+	if network, err = netip.ParsePrefix(text); err == nil {
+		return network, nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return network, badQuery("address", "%q is neither an address like 192.0.2.7 nor a network like 192.0.2.0/24", text)
+	}
+	return netip.PrefixFrom(a, a.BitLen()), nil
 }
 
 func parseUUID(name, text string) (uuid.UUID, error) {
@@ -172,13 +191,17 @@ func (a *API) logs(ctx context.Context, in *api.LogQuery) (*api.LogList, error) 
 	if err != nil {
 		return nil, err
 	}
+	return a.logsOf(ctx, f, in.NextPage, in.Limit)
+}
+
+func (a *API) logsOf(ctx context.Context, f audit.Filter, page string, limit int) (*api.LogList, error) {
 	log := a.opt.Audit
 	if log == nil {
 		return nil, errNoLog
 	}
-	out := &api.LogList{StartTime: quayTime(f.From), EndTime: quayTime(f.To), Logs: []api.LogEntry{}, NextPage: in.NextPage}
+	out := &api.LogList{StartTime: quayTime(f.From), EndTime: quayTime(f.To), Logs: []api.LogEntry{}, NextPage: page}
 	for range emptyPages {
-		entries, next, err := log.List(ctx, f, out.NextPage, min(in.Limit, audit.MaxPage))
+		entries, next, err := log.List(ctx, f, out.NextPage, min(limit, audit.MaxPage))
 		if errors.Is(err, audit.ErrCursor) {
 			return nil, badQuery("next_page", "%v", err)
 		}
@@ -201,25 +224,40 @@ var errNoLog = oci.Errorf(oci.Unavailable, "this process has no audit log")
 // exportLogs first writes an audit entry about the export, and then streams all audit entries
 // that the filter selects to the client. It keeps only one page of entries in memory at a time. If it
 // fails in the middle, it closes the connection, so that the client notices.
-func (a *API) exportLogs(ctx context.Context, in *api.LogExport) (*huma.StreamResponse, error) {
-	f, err := a.logFilter(ctx, *in)
+func (a *API) exportLogs(ctx context.Context, in *api.LogDownload) (*huma.StreamResponse, error) {
+	f, err := a.logFilter(ctx, in.LogExport)
 	if err != nil {
 		return nil, err
 	}
+	return a.exportOf(ctx, f, in.LogFilter, in.Format)
+}
+
+// exportOf exports the entries that a filter selects, which the client has asked for by parameters.
+func (a *API) exportOf(ctx context.Context, f audit.Filter, asked api.LogFilter, format string) (*huma.StreamResponse, error) {
 	if a.opt.Audit == nil {
 		return nil, errNoLog
 	}
 	if _, err := server.Observed(ctx).Lease.Take(ctx, listMemory); err != nil { // it reads page by page
 		return nil, err
 	}
-	err = a.opt.Audit.Append(ctx, audit.Entry{Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: askedLogs(in.LogFilter)})
-	if err != nil {
+	entries := []audit.Entry{{Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: askedLogs(asked)}}
+	if f.Among != nil { // each namespace's log tells that it was exported
+		entries = nil
+		for _, n := range f.Among {
+			entries = append(entries, audit.Entry{Kind: audit.ExportLog, Namespace: n.Name, Detail: askedLogs(asked)})
+		}
+	}
+	if err := a.opt.Audit.Append(ctx, entries...); err != nil {
 		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(c huma.Context) {
 		r, w := humago.Unwrap(c)
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		if _, err := a.opt.Audit.Export(r.Context(), w, f); err != nil {
+		form, contentType := audit.Form(audit.Lines), "application/x-ndjson"
+		if format == "csv" {
+			form, contentType = audit.CSV, "text/csv; charset=utf-8; header=present"
+		}
+		w.Header().Set("Content-Type", contentType)
+		if _, err := a.opt.Audit.Export(r.Context(), w, f, form); err != nil {
 			a.server.Fail(w, r, err)
 		}
 	}}, nil
@@ -231,7 +269,7 @@ func askedLogs(f api.LogFilter) map[string]any {
 	out := map[string]any{}
 	for name, value := range map[string]string{
 		"from": f.From, "to": f.To, "starttime": f.StartTime, "endtime": f.EndTime, "kind": strings.Join(f.Kinds, ","),
-		"actor": f.Actor, "performer": f.Performer, "tag": f.Tag, "digest": f.Digest, "policy": f.Policy, "run": f.Run,
+		"actor": f.Actor, "address": f.Address, "performer": f.Performer, "tag": f.Tag, "digest": f.Digest, "policy": f.Policy, "run": f.Run,
 	} {
 		if value != "" {
 			out[name] = value
@@ -245,6 +283,24 @@ func (a *API) addLogs() {
 	serve(a, api.ListLogs, a.logs)
 	register(a, api.ExportLogs, a.exportLogs)
 	serve(a, api.AggregateLogs, a.aggregate)
+	serve(a, api.ListMaintainedLogs, a.maintainedLogs)
+	register(a, api.ExportMaintainedLogs, a.exportMaintainedLogs)
+}
+
+func (a *API) maintainedLogs(ctx context.Context, in *api.MaintainedLogs) (*api.LogList, error) {
+	f, err := a.maintainedFilter(ctx, in.LogFilter)
+	if err != nil {
+		return nil, err
+	}
+	return a.logsOf(ctx, f, in.NextPage, in.Limit)
+}
+
+func (a *API) exportMaintainedLogs(ctx context.Context, in *api.MaintainedLogDownload) (*huma.StreamResponse, error) {
+	f, err := a.maintainedFilter(ctx, in.LogFilter)
+	if err != nil {
+		return nil, err
+	}
+	return a.exportOf(ctx, f, in.LogFilter, in.Format)
 }
 
 // aggregatedDays is how many days of the audit log are counted if a request names no start time:
@@ -307,8 +363,11 @@ func (a *API) seen(ctx context.Context, namespace string) (id int64, born time.T
 // logFilter returns the filter of a request for a part of the log, limited to what the client may see.
 func (a *API) logFilter(ctx context.Context, in api.LogExport) (audit.Filter, error) {
 	f, err := auditFilter(in.LogAt, in.LogFilter)
-	if err != nil || in.Namespace == "" && in.Repository == "" {
+	if err != nil {
 		return f, err
+	}
+	if in.Namespace == "" && in.Repository == "" { // a token for policies isn't one for the whole registry
+		return f, a.server.Authorize(ctx, auth.Operate, auth.Registry)
 	}
 	namespace := in.Namespace
 	if namespace == "" {
@@ -317,12 +376,77 @@ func (a *API) logFilter(ctx context.Context, in api.LogExport) (audit.Filter, er
 	if f.NamespaceID, f.Born, err = a.seen(ctx, namespace); err != nil || f.NamespaceID == 0 || in.Repository == "" {
 		return f, err
 	}
-	err = a.server.Authorize(ctx, auth.Administer, auth.OfNamespace(namespace))
+	err = a.server.Authorize(ctx, api.ListLogs.Access, auth.OfNamespace(namespace))
 	if code := oci.CodeOf(err); code != oci.Denied && code != oci.Unauthorized {
 		return f, err
 	}
 	f.RepositoryID, err = a.browser.RepositoryID(ctx, in.Repository)
 	return f, err
+}
+
+// maintainedNamespaces is how many namespaces a list or an export of the log takes at most, each by an
+// index scan of its own.
+// maintainedPages is how many pages of namespaces, in most of which the account may have a smaller role,
+// are read to find them.
+const (
+	maintainedNamespaces = 100
+	maintainedPages      = 10
+)
+
+// maintainedFilter returns the filter for the log of the namespaces that the account maintains, or of the
+// whole registry if it administers that.
+func (a *API) maintainedFilter(ctx context.Context, asked api.LogFilter) (audit.Filter, error) {
+	f, err := auditFilter(api.LogAt{}, asked)
+	if err != nil {
+		return f, err
+	}
+	if allowed, err := a.allows(ctx, auth.Operate, auth.Registry); allowed || err != nil {
+		return f, err
+	}
+	f.Among = []audit.NamespaceIs{} // not nil, which would be the whole log
+	after, tooMany := "", server.Refusal(http.StatusBadRequest, "you have roles in so many namespaces that the log of one has to be asked for: "+
+		"GET /api/v1/organization/{orgname}/logs, or a TARGET of purser audit")
+	for pages, more := 0, true; more; pages++ {
+		if pages == maintainedPages {
+			return f, tooMany
+		}
+		var list []auth.RoleInNamespace
+		list, more, err = a.opt.Accounts.Namespaces(ctx, server.Observed(ctx).Principal.ID, after, maintainedNamespaces)
+		if err != nil {
+			return f, err
+		}
+		for _, in := range list {
+			after = in.Name
+			if in.Role < api.ListLogs.Access.Role() {
+				continue
+			}
+			if allowed, err := a.allows(ctx, api.ListLogs.Access, auth.OfNamespace(in.Name)); err != nil {
+				return f, err
+			} else if !allowed { // by the limits of a token, or not any more
+				continue
+			}
+			if len(f.Among) == maintainedNamespaces {
+				return f, tooMany
+			}
+			n := audit.NamespaceIs{Name: in.Name}
+			if n.ID, n.Born, err = a.catalog.NamespaceRow(ctx, in.Name); oci.CodeOf(err) == oci.NameUnknown {
+				continue
+			} else if err != nil {
+				return f, err
+			}
+			f.Among = append(f.Among, n)
+		}
+	}
+	return f, nil
+}
+
+// allows says whether the client has an access. The error is that of a database that can't say it.
+func (a *API) allows(ctx context.Context, access auth.Access, of auth.Resource) (bool, error) {
+	err := a.server.Authorize(ctx, access, of)
+	if code := oci.CodeOf(err); code == oci.Denied || code == oci.Unauthorized {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // logAct writes an audit entry for an operator's action. The caller does the action afterwards,

@@ -2,8 +2,10 @@ package management_test
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 // logAnswer is a page of audit entries in the API's answer. It has the members that Quay's
@@ -87,6 +90,10 @@ func TestLogs(t *testing.T) {
 		{"/superuser", "kind=push_repo", 20},
 		{"/superuser", "kind=push_repo,pull_repo&limit=9", 40},
 		{"/superuser", "actor=ana", 30},
+		{"/superuser", "address=192.0.2.7", 60},
+		{"/organization/acme", "address=192.0.0.0/16", 40},
+		{"/superuser", "address=192.0.2.8", 0},
+		{"", "address=192.0.2.7", 60}, // without access control, everybody may read everything
 		{"/superuser", "performer=acme%2Bci&kind=push_repo", 10},
 		{"/organization/acme", "tag=v1", 8},
 		{"/superuser", "digest=" + digest("3").String(), 9},
@@ -146,6 +153,8 @@ func TestLogFilterRefused(t *testing.T) {
 		"endtime=31/12/2026":                   `endtime.*month first`,
 		"from=2026-03-05&starttime=03/05/2026": `starttime.*both`,
 		"from=2026-03-05&to=2026-03-05":        `to.*not after`,
+		"address=192.0.2":                      `address.*192\.0\.2\.0/24`,
+		"address=fe80::1%25eth0":               `address.*network`,
 		"kind=push":                            `kind.*"push".*push_repo`,
 		"actor=a&performer=b":                  `performer.*both`,
 		"digest=sha256:1":                      `digest`,
@@ -203,4 +212,94 @@ func TestNoLog(t *testing.T) {
 	r := setup(t, withoutLog)
 	r.Manage(t, "GET", "/superuser/logs", "").Refused(t, 503, "unavailable", "no audit log")
 	r.Manage(t, "GET", "/superuser/logs/export", "").Refused(t, 503, "unavailable", "no audit log")
+}
+
+// TestMaintainedLogs: an account reads the log of all namespaces that it maintains, by itself or by a team,
+// as long as it does, as a list and as an export, and nothing of others: not of a namespace that had the
+// name before, not of one in which it has a smaller role, and not what its token isn't for.
+func TestMaintainedLogs(t *testing.T) {
+	t.Parallel()
+	c := restricted(t)
+	for _, name := range []string{"beta", "gamma", "delta"} {
+		c.root.Put(t, name+"/app", "v1", c.root.Simple(t, name+"/app", 1, nil))
+	}
+	c.Grant(t, "beta", "maintainer", auth.Administrator)
+	c.Grant(t, "gamma", "maintainer", auth.Writer)
+	c.Grant(t, "delta/app", "maintainer", auth.Maintainer)
+	of := func(as *registry, query string) string {
+		t.Helper()
+		namespaces := map[string]bool{}
+		var page struct {
+			Logs []struct {
+				Namespace string `json:"namespace_name"`
+			}
+			Next string `json:"next_page"`
+		}
+		for next := ""; ; next = page.Next {
+			page.Next, page.Logs = "", nil
+			as.Manage(t, "GET", "/logs?limit=3&next_page="+next+query, "").Into(t, 200, &page)
+			for _, e := range page.Logs {
+				namespaces[e.Namespace] = true
+			}
+			if page.Next == "" {
+				return strings.Join(slices.Sorted(maps.Keys(namespaces)), " ")
+			}
+		}
+	}
+	want := func(as *registry, query, namespaces string) {
+		t.Helper()
+		if got := of(as, query); got != namespaces {
+			t.Errorf("the log%s is of %q, want %q", query, got, namespaces)
+		}
+	}
+	want(c.maintainer, "", "acme beta")
+	want(c.maintainer, "&kind=push_repo&actor=root", "acme beta")
+	want(c.maintainer, "&actor=nobody", "")
+	want(c.root, "&kind=push_repo", "acme beta delta gamma")
+	for _, as := range []*registry{c.writer, c.reader, c.stranger} {
+		want(as, "", "")
+		if a := as.Manage(t, "GET", "/logs/export", "").WantStatus(t, 200); len(a.Content) > 0 {
+			t.Errorf("an account that maintains no namespace exports %s", a.Content)
+		}
+	}
+	c.nobody.Manage(t, "GET", "/logs", "").WantStatus(t, 401)
+
+	rows, err := csv.NewReader(bytes.NewReader(c.maintainer.Manage(t, "GET", "/logs/export?format=csv&kind=push_repo", "").WantStatus(t, 200).Content)).ReadAll()
+	if err != nil || len(rows) != 3 || rows[0][0] != "time" || rows[1][5] != "beta" || rows[2][5] != "acme" {
+		t.Errorf("the export is %v: %v", rows, err)
+	}
+	c.WantLog(t, audit.Filter{Kinds: []audit.Kind{audit.ExportLog}}, `export_logs acme    {"kind": "push_repo"}`, `export_logs beta    {"kind": "push_repo"}`)
+	if a := c.maintainer.Manage(t, "GET", "/organization/acme/logs/export?format=csv", ""); a.Header.Get("Content-Type") != "text/csv; charset=utf-8; header=present" {
+		t.Errorf("the content is of type %s", a.Header.Get("Content-Type"))
+	}
+	c.root.Manage(t, "GET", "/logs/export?format=xml", "").Refused(t, 400, "invalid_request", "format")
+
+	c.root.Manage(t, "DELETE", "/organization/beta", "").WantStatus(t, 204)
+	want(c.maintainer, "", "acme")
+	c.root.Put(t, "beta/app", "v2", c.root.Simple(t, "beta/app", 2, nil))
+	want(c.maintainer, "", "acme") // it is another namespace, in which the account has no role
+	c.Grant(t, "beta", "maintainer", auth.Maintainer)
+	var page struct{ Logs []struct{ Tag string } }
+	c.maintainer.Manage(t, "GET", "/logs?kind=push_repo&tag=v1", "").Into(t, 200, &page)
+	if len(page.Logs) != 1 { // that of acme
+		t.Errorf("%d entries of v1, want 1: the log has what was in the namespace before", len(page.Logs))
+	}
+}
+
+// TestMaintainedLogsOfMany: whoever maintains more namespaces than a list may take is told to name one.
+func TestMaintainedLogsOfMany(t *testing.T) {
+	t.Parallel()
+	c := restricted(t)
+	if _, err := c.DB.Pool.Exec(t.Context(), `
+		WITH made AS (INSERT INTO top_level_namespaces (name) SELECT 'many' || n FROM generate_series(1, 150) n RETURNING id, name)
+		INSERT INTO grants (account_id, top_level_namespace_id, role)
+		SELECT a.id, made.id, CASE WHEN substr(made.name, 5)::int <= 99 THEN 'maintainer' ELSE 'reader' END
+		FROM made, accounts a WHERE a.name = 'maintainer'`); err != nil {
+		t.Fatal(err)
+	}
+	c.maintainer.Manage(t, "GET", "/logs", "").WantStatus(t, 200) // 100 with acme
+	if _, err := c.DB.Pool.Exec(t.Context(), "UPDATE grants SET role = 'maintainer'"); err != nil {
+		t.Fatal(err)
+	}
+	c.maintainer.Manage(t, "GET", "/logs", "").Refused(t, 400, "invalid_request", "log of one")
 }

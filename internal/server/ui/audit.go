@@ -83,7 +83,7 @@ func (e logEntry) Details() (list []field) {
 
 // filterOf returns the parameters by which the API selects entries. A day "to" is the last one.
 func (q *request) filterOf() (f api.LogFilter, problem string) {
-	f = api.LogFilter{Actor: q.query("actor"), Tag: q.query("tag"), Run: q.query("run"), Policy: q.query("policy"), Digest: q.query("digest")}
+	f = api.LogFilter{Actor: q.query("actor"), Address: q.query("address"), Tag: q.query("tag"), Run: q.query("run"), Policy: q.query("policy"), Digest: q.query("digest")}
 	if kinds := q.query("kind"); kinds != "" {
 		f.Kinds = strings.Split(kinds, ",")
 	}
@@ -110,59 +110,95 @@ type kindGroup struct {
 	Kinds []field
 }
 
-// showAudit lists the audit log, newest first.
+// auditData is the page of the audit log.
+type auditData struct {
+	Query           map[string]string
+	Groups          []kindGroup
+	Refused         string
+	CSV, JSONLines  string // links of exports
+	Filtered, Whole bool   // Whole: the entries of no namespace are shown too
+	Logs            []logEntry
+	Pages           pages
+}
+
+// showAudit lists the audit log of a place, or of all that the client may read, newest first.
 func showAudit(q *request) error {
 	scope := api.LogAt{Repository: strings.Trim(q.query("repository"), "/")}
 	if scope.Repository == "" {
 		scope.Namespace = q.query("namespace")
 	}
-	all := api.LogExport{LogAt: scope}
-	in := api.LogQuery{LogExport: all, NextPage: q.query("page"), Limit: 50}
-	var refused string
-	in.LogFilter, refused = q.filterOf()
-	var list api.LogList
-	if refused == "" {
-		var err error
-		if list, err = run(q, api.ListLogs, in); err != nil {
-			status := statusOf(err)
-			again := status == http.StatusBadRequest || status == http.StatusServiceUnavailable || status == http.StatusNotFound ||
-				status == http.StatusForbidden && (q.account() != "" || q.open())
-			if !again {
-				return err
-			}
-			refused = format.Sentence(err.Error())
-			if status == http.StatusForbidden && scope == (api.LogAt{}) {
-				refused = "Only administrators of the registry may see the whole log. Name a namespace or a repository that you administer."
-			}
-		}
-	}
-	keep := q.keep("namespace", "repository", "kind", "actor", "tag", "run", "policy", "digest", "from", "to")
-	type data struct {
-		Query           map[string]string
-		Groups          []kindGroup
-		Refused, Export string
-		Filtered        bool
-		Logs            []logEntry
-		Pages           pages
-	}
-	d := data{Query: map[string]string{"kind": ""}, Groups: kindGroups, Refused: refused, Filtered: len(keep) > 0, Logs: logEntries(list.Logs), Pages: q.pagesOf(keep, list.NextPage)}
-	if refused == "" {
-		d.Export = apiRoot + api.ExportLogs.URL(in.LogExport)
-	}
+	keep := q.keep("namespace", "repository", "kind", "actor", "address", "tag", "run", "policy", "digest", "from", "to")
+	d := auditData{Query: map[string]string{"kind": ""}, Groups: kindGroups, Filtered: len(keep) > 0, Whole: q.operator() && scope == (api.LogAt{})}
 	for name := range keep {
 		d.Query[name] = keep.Get(name)
 	}
+	filter, refused := q.filterOf()
+	if d.Refused = refused; refused == "" {
+		list, err := q.logs(scope, filter)
+		switch {
+		case err == nil:
+			d.Logs, d.Pages = logEntries(list.Logs), q.pagesOf(keep, list.NextPage)
+			d.CSV, d.JSONLines = logExport(scope, filter, "csv"), logExport(scope, filter, "")
+		case mayAskAgain(q, err):
+			d.Refused = format.Sentence(err.Error())
+		default:
+			return err
+		}
+	}
 	p := page{
 		Title: "Audit log", Section: "audit", Lead: "Who did what and when, newest first. What was deleted keeps its log. Times and days are UTC.", Data: d,
-		Same: []same{command("purser audit list"), command("purser audit export"), call("GET", api.ListLogs.URL(api.LogQuery{LogExport: all})), call("GET", api.ExportLogs.URL(all))},
+		Same: []same{command("purser audit list"), command("purser audit export"), call("GET", api.ListMaintainedLogs.URL(api.MaintainedLogs{})), call("GET", api.ExportMaintainedLogs.URL(api.MaintainedLogDownload{}))},
 	}
-	switch {
-	case scope.Repository != "":
-		p.Crumbs = []crumb{{scope.Repository, link("/ui/repositories/{repository}", scope.Repository)}}
-	case scope.Namespace != "":
-		p.Crumbs = []crumb{{scope.Namespace, link("/ui/namespaces/{namespace}", scope.Namespace)}}
+	var err error
+	p.Crumbs, err = q.crumbOf(scope)
+	if err != nil {
+		return err
 	}
 	return q.show("audit", p)
+}
+
+// crumbOf returns the page of a place above that of its log, none if it was deleted.
+func (q *request) crumbOf(at api.LogAt) (list []crumb, err error) {
+	switch {
+	case at.Repository != "":
+		list = []crumb{{at.Repository, link("/ui/repositories/{repository}", at.Repository)}}
+		_, err = run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(at.Repository), SizeLinks: fewLinks})
+	case at.Namespace != "":
+		list = []crumb{{at.Namespace, link("/ui/namespaces/{namespace}", at.Namespace)}}
+		_, err = run(q, api.GetNamespace, api.NamespaceSizes{InNamespace: api.InNamespace{Namespace: at.Namespace}, SizeLinks: fewLinks})
+	}
+	if statusOf(err) != 0 {
+		return nil, nil
+	}
+	return list, err
+}
+
+// mayAskAgain says whether other fields of the form may give an answer, so that the page shows the error.
+func mayAskAgain(q *request, err error) bool {
+	switch statusOf(err) {
+	case http.StatusBadRequest, http.StatusServiceUnavailable, http.StatusNotFound:
+		return true
+	case http.StatusForbidden:
+		return q.account() != "" || q.open()
+	}
+	return false
+}
+
+// logs returns a page of the log of a place, or of all that the client may read.
+func (q *request) logs(at api.LogAt, filter api.LogFilter) (api.LogList, error) {
+	const shown = 50
+	if at == (api.LogAt{}) {
+		return run(q, api.ListMaintainedLogs, api.MaintainedLogs{LogFilter: filter, NextPage: q.query("page"), Limit: shown})
+	}
+	return run(q, api.ListLogs, api.LogQuery{LogExport: api.LogExport{LogAt: at, LogFilter: filter}, NextPage: q.query("page"), Limit: shown})
+}
+
+// logExport returns the link of an export of what logs lists.
+func logExport(at api.LogAt, filter api.LogFilter, form string) string {
+	if at == (api.LogAt{}) {
+		return apiRoot + api.ExportMaintainedLogs.URL(api.MaintainedLogDownload{LogFilter: filter, LogForm: api.LogForm{Format: form}})
+	}
+	return apiRoot + api.ExportLogs.URL(api.LogDownload{LogExport: api.LogExport{LogAt: at, LogFilter: filter}, LogForm: api.LogForm{Format: form}})
 }
 
 // kindGroups are the kinds of entries of the audit log with what they mean, by subject, in the

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ type overview struct {
 	Namespaces   []api.QuayOrganization
 	// MoreNamespaces says that there are more than these.
 	MoreNamespaces bool
+	Maintains      bool // one of these, so that there is an audit log to read
 	LoggedIn       bool
 }
 
@@ -40,6 +42,8 @@ func inOwn(n api.QuayOrganization) string {
 	switch {
 	case n.IsOrgAdmin:
 		return "administers it"
+	case n.MayMaintain:
+		return "maintains it"
 	case n.CanCreateRepo:
 		return "may push"
 	}
@@ -181,6 +185,7 @@ func (q *request) showOwn(d *overview) error {
 		return err
 	}
 	d.Namespaces, d.MoreNamespaces = user.Organizations, user.NextPage != ""
+	d.Maintains = slices.ContainsFunc(user.Organizations, func(n api.QuayOrganization) bool { return n.MayMaintain })
 	if !d.LoggedIn {
 		return nil
 	}

@@ -186,7 +186,8 @@ func (q *request) showHistory(n *notice) error {
 		Repository, Action, Query string
 		History                   historyList
 		Pages                     pages
-	}{repository, action, q.query("q"), historyList{repository, true, rows}, q.pagesOf(q.keep("q"), next)}
+		ReadsLog                  bool
+	}{repository, action, q.query("q"), historyList{repository, true, rows}, q.pagesOf(q.keep("q"), next), q.may(api.ListLogs.Access, auth.OfRepository(repository))}
 	p.Same = []same{
 		command("purser audit list --repo %s", repository), command("purser tag restore %s:TAG DIGEST", repository),
 		call("GET", apiPath("/repository/%s/tag", repository)+"?onlyActiveTags=false"),

@@ -21,7 +21,7 @@ import (
 func auditCommand(src *command.Source) *cobra.Command {
 	cmd := command.Group("audit", "Read the audit log: who did what", auditListCommand(src), auditExportCommand(src))
 	cmd.Long = "Read the audit log: who did what, from where. TARGET is a namespace (app) or a repository (app/web);\n" +
-		"without one it is the whole registry. Deleted ones keep their entries."
+		"without one it is all that you may read: the namespaces that you maintain, or the whole registry. Deleted ones keep their entries."
 	return addServer(cmd)
 }
 
@@ -68,9 +68,9 @@ func (e logView) why() string {
 
 // logFlags are the flags that select entries of the audit log.
 type logFlags struct {
-	from, to, actor, tag, digest, policy, run string
-	kinds                                     []string
-	target                                    *targetFlags
+	from, to, actor, address, tag, digest, policy, run string
+	kinds                                              []string
+	target                                             *targetFlags
 }
 
 func addLogFlags(cmd *cobra.Command) *logFlags {
@@ -79,6 +79,7 @@ func addLogFlags(cmd *cobra.Command) *logFlags {
 	textFlag(cmd, &f.to, "to", "", "before this `TIME`", checkMoment)
 	cmd.Flags().Var(listFlag{&f.kinds, checkKind}, "kind", "only entries of these `KIND`s, such as push_repo,delete_tag")
 	textFlag(cmd, &f.actor, "actor", "", "only what this `ACCOUNT` did", notEmpty)
+	textFlag(cmd, &f.address, "address", "", "only what came from this `ADDRESS`, or from a network such as 192.0.2.0/24", notEmpty)
 	textFlag(cmd, &f.tag, "tag", "", "only entries about this `TAG`", oci.ValidateTag)
 	textFlag(cmd, &f.digest, "digest", "", "only entries about this `DIGEST`, which may be short: of the TARGET, a repository, or as REPOSITORY@DIGEST", checkShortDigest)
 	textFlag(cmd, &f.policy, "policy", "", "only what the policy with this `UUID` did", checkUUID)
@@ -99,7 +100,7 @@ func moment(text string) string {
 // repository that the first argument names, or of the whole registry if there is no argument.
 func (f *logFlags) part(ctx context.Context, c *api.Client, args []string) (part api.LogExport, err error) {
 	part.LogFilter = api.LogFilter{
-		From: moment(f.from), To: moment(f.to), Kinds: f.kinds, Actor: f.actor, Tag: f.tag, Policy: f.policy, Run: f.run,
+		From: moment(f.from), To: moment(f.to), Kinds: f.kinds, Actor: f.actor, Address: f.address, Tag: f.tag, Policy: f.policy, Run: f.run,
 	}
 	if len(args) > 0 || f.target.repository {
 		at, _, _, err := f.target.at(args, 0)
@@ -137,7 +138,7 @@ func auditListCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		list, more, err := api.List(cmd.Context(), c, api.ListLogs, api.LogQuery{LogExport: part}, listing.Limit)
+		list, more, err := listLog(cmd.Context(), c, part, listing.Limit)
 		if err != nil {
 			return err
 		}
@@ -152,18 +153,36 @@ func auditListCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
+// listLog lists the log of a place, or of all that the account may read if none is given.
+func listLog(ctx context.Context, c *api.Client, part api.LogExport, limit int) (list []api.LogEntry, more bool, err error) {
+	if part.LogAt == (api.LogAt{}) {
+		return api.List(ctx, c, api.ListMaintainedLogs, api.MaintainedLogs{LogFilter: part.LogFilter}, limit)
+	}
+	return api.List(ctx, c, api.ListLogs, api.LogQuery{LogExport: part}, limit)
+}
+
+// openLog begins an export of what listLog lists.
+func openLog(ctx context.Context, c *api.Client, part api.LogExport, form api.LogForm) (io.ReadCloser, error) {
+	if part.LogAt == (api.LogAt{}) {
+		return api.ExportMaintainedLogs.Open(ctx, c, api.MaintainedLogDownload{LogFilter: part.LogFilter, LogForm: form})
+	}
+	return api.ExportLogs.Open(ctx, c, api.LogDownload{LogExport: part, LogForm: form})
+}
+
 func auditExportCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "export [TARGET]", Short: "Write all entries as lines of JSON, the newest first", Args: cobra.MaximumNArgs(1),
-		Example: "  purser audit export --from 2026-03-01 --to 2026-04-01 > march.jsonl",
+		Use: "export [TARGET]", Short: "Write all entries as lines of JSON or as CSV, the newest first", Args: cobra.MaximumNArgs(1),
+		Example: "  purser audit export --from 2026-03-01 --to 2026-04-01 > march.jsonl\n" +
+			"  purser audit export acme --format csv > acme.csv",
 	}
-	flags := addLogFlags(cmd)
+	flags, form := addLogFlags(cmd), ""
+	textFlag(cmd, &form, "format", "jsonl", "write lines of JSON (jsonl) or a table with the columns' names first (csv): `FORMAT`", checkChoice("jsonl", "csv"))
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		part, err := flags.part(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}
-		body, err := api.ExportLogs.Open(cmd.Context(), c, part)
+		body, err := openLog(cmd.Context(), c, part, api.LogForm{Format: form})
 		if err != nil {
 			return err
 		}
