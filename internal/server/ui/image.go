@@ -42,19 +42,25 @@ type layerRow struct {
 	Text, Type string
 }
 
-// childRow is a manifest that an index lists.
+// childRow is a manifest that an index lists, with what is attached to it.
 type childRow struct {
 	api.ChildManifest
 	Kind, Link string
-	Sized      bool // TotalSize is known, or known to be missing
+	Sized      bool        // TotalSize is known, or known to be missing
+	Attached   []*childRow // attestations that BuildKit lists beside it in the index
+	Referrers  []*referrer
+	More       bool // there are more referrers
 }
+
+// Missing says that the repository doesn't have the manifest.
+func (c *childRow) Missing() bool { return c.Sized && c.TotalSize == nil }
 
 // manifestData is what the page of a manifest shows.
 type manifestData struct {
 	Repository, Kind, Type, Platform, RawLink string
 	Info                                      api.DescribedManifest
 	Layers                                    []layerRow // of this page
-	Manifests                                 []childRow // of this page
+	Manifests                                 []*childRow // of this page
 	MoreTags                                  int64
 	Platforms                                 []string
 	Config                                    imageSettings
@@ -97,6 +103,9 @@ func showManifest(q *request) error {
 		if d.Tree, err = q.referrersOf(of, &others); err != nil {
 			return err
 		}
+	}
+	if err := q.attach(of, d.Manifests, &others); err != nil {
+		return err
 	}
 	if d.Plot, err = pullPlot(q, api.GetManifestHistory, api.ManifestHistory{ManifestItem: of, HistoryDays: lastDays}); err != nil {
 		return err
@@ -182,10 +191,15 @@ func (d *manifestData) describeChildren(content v1.Index, from, to int, words *f
 		}
 	}
 	sized := 100 // as many as the API gives total sizes for
+	of := make(map[string]*childRow)
 	for i := from; i < to; i++ {
-		child := childRow{ChildManifest: m.Manifests[i], Sized: i < sized}
+		child := &childRow{ChildManifest: m.Manifests[i], Sized: i < sized}
 		child.Kind = format.KindOf(child.MediaType, child.ArtifactType)
-		if i < len(content.Manifests) && content.Manifests[i].Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+		var annotations map[string]string
+		if i < len(content.Manifests) {
+			annotations = content.Manifests[i].Annotations
+		}
+		if annotations["vnd.docker.reference.type"] == "attestation-manifest" {
 			child.Kind = "attestation (BuildKit)"
 		}
 		if child.Platform = words.Clip(60, child.Platform); strings.HasPrefix(child.Platform, "unknown") {
@@ -193,8 +207,49 @@ func (d *manifestData) describeChildren(content v1.Index, from, to int, words *f
 		}
 		child.Kind = words.Clip(80, child.Kind)
 		child.Link = link(manifestPath, d.Repository, child.Digest.String())
+		// BuildKit lists an attestation behind the image that it is about.
+		if image := of[annotations["vnd.docker.reference.digest"]]; image != nil {
+			image.Attached = append(image.Attached, child)
+			continue
+		}
+		of[child.Digest.String()] = child
 		d.Manifests = append(d.Manifests, child)
 	}
+}
+
+// Limits of what a page shows as attached to the manifests of an index.
+const (
+	maxAttached  = 12 // manifests of which the page asks for referrers
+	maxOfOneEach = 5  // referrers of one
+)
+
+// attach asks for the referrers of the manifests of an index. Theirs are on their own pages.
+func (q *request) attach(of api.ManifestItem, children []*childRow, words *format.Room) error {
+	asked := 0
+	for _, child := range children {
+		if child.Missing() || child.Digest == of.Digest {
+			continue
+		}
+		if asked++; asked > maxAttached {
+			child.More = true
+			continue
+		}
+		of.Digest = child.Digest
+		list, err := run(q, api.ListReferrers, api.ReferrerQuery{ManifestItem: of, Limit: maxOfOneEach})
+		if statusOf(err) == http.StatusNotFound { // deleted since the index was read
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		child.More = list.NextPage != ""
+		for _, listed := range list.Referrers {
+			r := &referrer{ListedReferrer: listed}
+			r.describe(of.Repository, words)
+			child.Referrers = append(child.Referrers, r)
+		}
+	}
+	return nil
 }
 
 // usualLayers are the media types of layers that need no mention.

@@ -167,6 +167,52 @@ func TestIndexPage(t *testing.T) {
 	}
 }
 
+// TestIndexTree: the page of an index has each platform with what belongs to it: the attestation that BuildKit
+// lists beside it, and what refers to it; an attestation of an image that isn't listed stands alone.
+func TestIndexTree(t *testing.T) {
+	t.Parallel()
+	r := servertest.Setup(t)
+	child := func(text string, more servertest.Object) oci.Digest {
+		m := r.Simple(t, "acme/web", text, more)
+		return r.Put(t, "acme/web", servertest.Digest(m).String(), m)
+	}
+	entry := func(d oci.Digest, platform map[string]string, annotations map[string]string) servertest.Object {
+		e := servertest.Descriptor(oci.MediaTypeImageManifest, d, 1)
+		e["platform"], e["annotations"] = platform, annotations
+		return e
+	}
+	unknown := map[string]string{"os": "unknown", "architecture": "unknown"}
+	attests := func(of oci.Digest) map[string]string {
+		return map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": of.String()}
+	}
+	amd, arm, attestation, stray := child("amd", nil), child("arm", nil), child("attestation", nil), child("stray", nil)
+	index := r.Put(t, "acme/web", "v1", servertest.Encode(t, servertest.Object{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex, "manifests": []any{
+		entry(amd, map[string]string{"os": "linux", "architecture": "amd64"}, nil), entry(arm, map[string]string{"os": "linux", "architecture": "arm64", "variant": "v8"}, nil),
+		entry(attestation, unknown, attests(amd)), entry(stray, unknown, attests(servertest.Digest("elsewhere"))),
+	}}))
+	subject := servertest.Object{"subject": servertest.Descriptor(oci.MediaTypeImageManifest, arm, 1), "artifactType": "application/spdx+json"}
+	sbom := child("sbom", subject)
+	for i := range 6 {
+		child(fmt.Sprint("further", i), subject)
+	}
+	page := open(t, r, manifestPage("acme/web", index))
+	tree := regexp.MustCompile(`(?s)<ul class="tree card">(.*?)<h2>`).FindStringSubmatch(page)
+	if tree == nil {
+		t.Fatalf("no tree in %s", page)
+	}
+	parts := strings.Split(tree[1], "<li><strong>")
+	if len(parts) != 4 {
+		t.Fatalf("%d platforms, want 3: %s", len(parts)-1, tree[1])
+	}
+	shows(t, parts[1], "linux/amd64", manifestPage("acme/web", amd), "attestation (BuildKit)", manifestPage("acme/web", attestation), "!SBOM", "!unknown")
+	shows(t, parts[2], "linux/arm64/v8", manifestPage("acme/web", arm), "SBOM (SPDX)", "Its page</a> shows more", "!BuildKit")
+	shows(t, parts[3], "attestation (BuildKit)", manifestPage("acme/web", stray), "!unknown")
+	if strings.Count(parts[2], "SBOM (SPDX)") != 5 {
+		t.Errorf("the referrers of an image are %s", parts[2])
+	}
+	shows(t, open(t, r, manifestPage("acme/web", arm)), manifestPage("acme/web", sbom), "!Platforms and what")
+}
+
 // TestHostileManifest: what a client has written into annotations, labels, commands and media
 // types does not become HTML, does not change the direction of the page's text, and does not make
 // the page large.
