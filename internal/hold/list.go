@@ -115,6 +115,7 @@ func (h *Holds) get(ctx context.Context, p Place) (id int64, r Reporter, err err
 type Held struct {
 	Digest oci.Digest `json:"digest"`
 	UsedBy string     `json:"used_by,omitempty"`
+	Names  []string   `json:"names,omitempty" doc:"Names of images by which the reporter found it, up to 5"`
 	Since  time.Time  `json:"since"`
 	Ends   *time.Time `json:"ends_at,omitempty" doc:"When this hold ends: the reporter has left it out. Absent: when the lease ends"`
 }
@@ -132,12 +133,12 @@ func (h *Holds) Digests(ctx context.Context, p Place, after oci.Digest, n int) (
 		last = after.Bytes()
 	}
 	rows, err := h.db.Pool.Query(ctx, `
-		SELECT h.digest, h.used_by, h.since, h.ends_at + r.postponed
+		SELECT h.digest, h.used_by, array_remove(h.names[1:5], $4), h.since, h.ends_at + r.postponed
 		FROM (SELECT id, postponed FROM holdreporters WHERE id = $1) r JOIN holds h ON h.reporter_id = r.id
-		WHERE h.reporter_id = $1 AND h.digest > $2 AND (h.ends_at IS NULL OR h.ends_at + r.postponed > now()) ORDER BY h.digest LIMIT $3`, id, last, n+1)
+		WHERE h.reporter_id = $1 AND h.digest > $2 AND (h.ends_at IS NULL OR h.ends_at + r.postponed > now()) ORDER BY h.digest LIMIT $3`, id, last, n+1, AnyName)
 	list, more, err := db.Page(rows, err, n, func(c pgx.CollectableRow) (v Held, err error) {
 		var raw []byte
-		if err := c.Scan(&raw, &v.UsedBy, &v.Since, &v.Ends); err != nil {
+		if err := c.Scan(&raw, &v.UsedBy, &v.Names, &v.Since, &v.Ends); err != nil {
 			return v, err
 		}
 		v.Digest, err = oci.DigestFromBytes(raw)

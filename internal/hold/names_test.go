@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/limit"
@@ -116,6 +118,24 @@ func TestNamesHaveABound(t *testing.T) {
 	b.report(t, acme, hold.Report{Full: true, Items: []hold.Item{long(5), long(6), long(7), long(8), long(9)}})
 	if n := b.number(t, namesBytes); n != 5000 {
 		t.Errorf("the names have %d bytes, want those of the new list", n)
+	}
+}
+
+// TestNamesAreListed: the list of a reporter's digests has some names of each, and not the one that stands for any.
+func TestNamesAreListed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.report(t, acme, hold.Report{Full: true, Items: []hold.Item{named(0, "g", "f", "e", "d", "c", "b", "a"), named(1, hold.AnyName), named(2)}, Lease: time.Hour})
+	list, _, err := b.Digests(t.Context(), acme, oci.Digest{}, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[oci.Digest]string)
+	for _, h := range list {
+		got[h.Digest] = strings.Join(h.Names, "")
+	}
+	if want := map[oci.Digest]string{digest(0): "abcde", digest(1): "", digest(2): ""}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

@@ -1,12 +1,16 @@
 package ui
 
 import (
+	"cmp"
 	"net/url"
-
-	"github.com/purser-registry/purser/internal/server/ui/format"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/ui/format"
 )
 
 func (u *UI) addHolds() {
@@ -48,8 +52,70 @@ func (q *request) showReporters(namespace string, n *notice) error {
 type reporterData struct {
 	Reporter  hold.Reporter
 	Namespace string
-	Digests   []hold.Held
+	Digests   []heldRow
 	Pages     pages
+}
+
+// heldRow is a digest that a reporter holds, with what it says about it in parts.
+type heldRow struct {
+	hold.Held
+	Where, Workload string // such as shop, and deployment web; Where is "" for what isn't in a namespace of a cluster
+	Images          []heldImage
+}
+
+// heldImage is a name of an image. Link is empty if the registry doesn't show the repository to the client.
+type heldImage struct{ Name, Link string }
+
+var inCluster = regexp.MustCompile(`^(\S+) ([^\s/]+)/(\S+)$`)
+
+const (
+	shownNames = 2  // of a digest
+	maxLooked  = 20 // repositories of a page that are looked for
+)
+
+// heldRows returns the digests of a page by namespace and workload of the cluster.
+func (q *request) heldRows(list []hold.Held) ([]heldRow, error) {
+	rows, here := make([]heldRow, len(list)), make(map[string]bool)
+	for i, h := range list {
+		row := heldRow{Held: h, Workload: h.UsedBy}
+		if m := inCluster.FindStringSubmatch(h.UsedBy); m != nil {
+			row.Where, row.Workload = m[2], m[1]+" "+m[3]
+		}
+		for _, name := range h.Names[:min(len(h.Names), shownNames)] {
+			image := heldImage{Name: withoutHost(name)}
+			repository, tag, _ := strings.Cut(image.Name, ":")
+			repository, _, _ = strings.Cut(repository, "@")
+			if _, known := here[repository]; !known && len(here) < maxLooked {
+				_, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(repository), SizeLinks: fewLinks})
+				if err != nil && statusOf(err) == 0 {
+					return nil, err
+				}
+				here[repository] = err == nil
+			}
+			switch {
+			case !here[repository]:
+			case tag != "" && oci.ValidateTag(tag) == nil:
+				image.Link = link("/ui/repositories/{repository}", repository) + arguments("q", tag)
+			default:
+				image.Link = link("/ui/repositories/{repository}", repository)
+			}
+			row.Images = append(row.Images, image)
+		}
+		rows[i] = row
+	}
+	slices.SortStableFunc(rows, func(a, b heldRow) int {
+		return cmp.Or(cmp.Compare(a.Where, b.Where), cmp.Compare(a.Workload, b.Workload))
+	})
+	return rows, nil
+}
+
+// withoutHost returns the name of an image without that of its registry.
+func withoutHost(name string) string {
+	host, rest, found := strings.Cut(name, "/")
+	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return rest
+	}
+	return name
 }
 
 // showReporter lists the digests that a reporter holds.
@@ -65,7 +131,10 @@ func showReporter(q *request) error {
 	if err != nil {
 		return err
 	}
-	d.Digests, d.Pages = list.Digests, q.pagesOf(q.keep("namespace"), list.NextPage)
+	if d.Digests, err = q.heldRows(list.Digests); err != nil {
+		return err
+	}
+	d.Pages = q.pagesOf(q.keep("namespace"), list.NextPage)
 	args := ""
 	if d.Namespace != "" {
 		args = " --namespace " + d.Namespace

@@ -59,7 +59,7 @@ func (c *childRow) Missing() bool { return c.Sized && c.TotalSize == nil }
 type manifestData struct {
 	Repository, Kind, Type, Platform, RawLink string
 	Info                                      api.DescribedManifest
-	Layers                                    []layerRow // of this page
+	Layers                                    []layerRow  // of this page
 	Manifests                                 []*childRow // of this page
 	MoreTags                                  int64
 	Platforms                                 []string

@@ -154,5 +154,13 @@ func TestHoldsPages(t *testing.T) {
 	page := r.page(t, 200, "/ui/holds?namespace=acme")
 	want(t, page, "prod/eu", "silent", "kubernetes")
 	want(t, r.page(t, 200, "/ui/holds/prod%2Feu?namespace=acme"), "&lt;pod&gt; shop", "!<pod>", "no report for half of its lease")
+	runs := `{"digests": [{"digest": "` + servertest.Digest("x").String() + `", "used_by": "deployment shop/web", "names": ["registry.example.com:5000/acme/web:v0", "r.example/acme/gone:v1"]},
+		{"digest": "` + servertest.Digest("y").String() + `", "used_by": "deployment cart/api", "names": ["acme/web:<b>"]}]}`
+	r.Manage(t, "PUT", "/holds/prod%2Feu?namespace=acme", runs).WantStatus(t, 200)
+	page = r.page(t, 200, "/ui/holds/prod%2Feu?namespace=acme")
+	want(t, page, ">shop</td>", ">deployment web</th>", `<a href="/ui/repositories/acme/web?q=v0">acme/web:v0</a>`, "acme/gone:v1", "!gone?q=", `<a href="/ui/repositories/acme/web">acme/web:&lt;b&gt;</a>`, "!registry.example.com")
+	if strings.Index(page, "deployment api") > strings.Index(page, "deployment web") {
+		t.Error("the workloads aren't in the order of their namespaces")
+	}
 	want(t, string(r.send(t, "/ui/holds", url.Values{"reporter": {"prod/eu"}, "namespace": {"acme"}}).WantStatus(t, 200).Content), "is deleted", "purser report kubernetes")
 }

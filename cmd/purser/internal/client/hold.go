@@ -2,6 +2,7 @@ package client
 
 import (
 	"io"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -78,9 +79,9 @@ func holdShowCommand(src *command.Source) *cobra.Command {
 			}
 			rows := make([][]string, len(r.Held))
 			for i, h := range r.Held {
-				rows[i] = []string{h.Digest.String(), h.UsedBy, clock(&h.Since)}
+				rows[i] = []string{h.UsedBy, strings.Join(h.Names, " "), h.Digest.String(), clock(&h.Since)}
 			}
-			return table(w, []string{"DIGEST", "USED BY", "SINCE"}, rows, more)
+			return table(w, []string{"USED BY", "IMAGE", "DIGEST", "SINCE"}, rows, more)
 		})
 	})
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/report"
@@ -17,11 +18,33 @@ type metadata struct {
 	UID               string            `json:"uid"`
 	ResourceVersion   string            `json:"resourceVersion"`
 	Annotations       map[string]string `json:"annotations"`
+	Labels            map[string]string `json:"labels"`
 	CreationTimestamp time.Time         `json:"creationTimestamp"`
 	OwnerReferences   []struct {
 		UID        string `json:"uid"`
+		Kind       string `json:"kind"`
+		Name       string `json:"name"`
 		Controller bool   `json:"controller"`
 	} `json:"ownerReferences"`
+}
+
+// podHash is the label by which a Deployment tells its ReplicaSets apart: the end of their names.
+const podHash = "pod-template-hash"
+
+// workload is what people have made so that an object of this kind exists, such as
+// "deployment shop/web" for a pod of it; the object itself if nothing controls it.
+func (m metadata) workload(kind string) string {
+	for _, o := range m.OwnerReferences {
+		if !o.Controller || o.Kind == "" || o.Name == "" {
+			continue
+		}
+		name, isHash := strings.CutSuffix(o.Name, "-"+m.Labels[podHash])
+		if o.Kind == "ReplicaSet" && isHash && m.Labels[podHash] != "" {
+			return "deployment " + m.Namespace + "/" + name
+		}
+		return strings.ToLower(o.Kind) + " " + m.Namespace + "/" + o.Name
+	}
+	return m.user(kind)
 }
 
 // owner returns the UID of the object's controller, and the object's own if it has none.
@@ -176,7 +199,7 @@ func (d *deployed) podTemplate(t storedTemplate) {
 
 func (d *deployed) replicaSet(r replicaSet) {
 	n, _ := strconv.ParseInt(r.Metadata.Annotations[replicaSetRevision], 10, 64) // 0 without a Deployment
-	d.revision(r.Metadata, revision{n, r.Spec.Replicas == nil || *r.Spec.Replicas > 0, r.Metadata.user("replicaset"), r.Metadata.CreationTimestamp, r.Spec.Template.Spec})
+	d.revision(r.Metadata, revision{n, r.Spec.Replicas == nil || *r.Spec.Replicas > 0, r.Metadata.workload("replicaset"), r.Metadata.CreationTimestamp, r.Spec.Template.Spec})
 }
 
 func (d *deployed) controllerRevision(r controllerRevision) {
@@ -226,7 +249,7 @@ func (d *deployed) pod(p pod) {
 	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses) {
 		running[s.Name] = s.ImageID
 	}
-	user, since := p.Metadata.user("pod"), p.Metadata.CreationTimestamp
+	user, since := p.Metadata.workload("pod"), p.Metadata.CreationTimestamp
 	for _, c := range p.Spec.containers() {
 		d.container(c.Image, running[c.Name], since, user)
 	}

@@ -157,7 +157,7 @@ func (a *apiServer) options(t *testing.T) Options {
 func object(kind, name, owner string, members string) string {
 	owners := "[]"
 	if owner != "" {
-		owners = fmt.Sprintf(`[{"apiVersion":"apps/v1","kind":"Owner","name":"o","uid":%q,"controller":true}]`, owner)
+		owners = fmt.Sprintf(`[{"apiVersion":"apps/v1","kind":"Deployment","name":%q,"uid":%q,"controller":true}]`, strings.TrimPrefix(owner, "uid-"), owner)
 	}
 	return fmt.Sprintf(`{"kind":%q,"metadata":{"namespace":"shop","name":%q,"uid":"uid-%[2]s","creationTimestamp":"2026-03-01T10:00:00Z","ownerReferences":%s,
 		"annotations":{"deployment.kubernetes.io/revision":%q}},%s}`, kind, name, owners, name[strings.LastIndex(name, "-")+1:], members)
@@ -238,18 +238,18 @@ func TestImages(t *testing.T) {
 	}
 	const id = "r.example/shop/crio with the id sha256:4444444444444444444444444444444444444444444444444444444444444444"
 	wantImages(t, got, map[string]string{
-		"r.example/shop/web@" + three: "pod shop/web-1", "r.example/shop/web:v3": "pod shop/web-1, replicaset shop/web-10", "r.example/shop/web:v2": "replicaset shop/web-2",
+		"r.example/shop/web@" + three: "pod shop/web-1", "r.example/shop/web:v3": "deployment shop/web, pod shop/web-1", "r.example/shop/web:v2": "deployment shop/web",
 		"r.example/shop/new:v1": "pod shop/starting-1", "r.example/shop/p:v1": "pod shop/pullable-1", "r.example/shop/p@" + two: "pod shop/pullable-1",
 		"r.example/shop/multi@" + one: "pod shop/index-1", "r.example/shop/multi@" + two: "pod shop/index-1",
 		"r.example/shop/crio:v1": "pod shop/config-1", id: "pod shop/config-1",
 		"r.example/shop/init:v1": "pod shop/side-1", "docker.io/library/alpine:latest": "pod shop/side-1",
 		"r.example/shop/model:v1": "pod shop/side-1", "r.example/shop/alone:v1": "replicaset shop/alone-1",
-		"r.example/shop/blue:canary": "replicaset shop/blue-1", "r.example/shop/blue:v2": "replicaset shop/blue-2", "r.example/shop/blue:v3": "replicaset shop/blue-3",
+		"r.example/shop/blue:canary": "deployment shop/blue", "r.example/shop/blue:v2": "deployment shop/blue", "r.example/shop/blue:v3": "deployment shop/blue",
 		"r.example/shop/db:v3": "controllerrevision shop/db-c", "r.example/shop/db:v2": "controllerrevision shop/db-b",
 		"r.example/shop/todo:v1": "job shop/todo-1", "r.example/shop/night:v1": "cronjob shop/night",
 	})
 	for _, i := range got {
-		if at := i.At; strings.HasPrefix(i.UsedBy, "replicaset") && at.Format("2006-01-02T15:04:05Z") != "2026-03-01T10:00:00Z" {
+		if at := i.At; (strings.HasPrefix(i.UsedBy, "deployment") || strings.HasPrefix(i.UsedBy, "replicaset")) && at.Format("2006-01-02T15:04:05Z") != "2026-03-01T10:00:00Z" {
 			t.Errorf("%s was resolved at %v, want its creation", i.UsedBy, at)
 		} else if strings.HasPrefix(i.UsedBy, "cronjob") && !at.IsZero() {
 			t.Errorf("a CronJob's tag was resolved at %v", at)
@@ -364,5 +364,30 @@ func TestNoConfig(t *testing.T) {
 	o.Context = "other"
 	if _, err := Images(t.Context(), o); err == nil || !strings.Contains(err.Error(), `"other"`) {
 		t.Error(err)
+	}
+}
+
+// TestWorkloads: what runs is told by what people have made, and not by the pods that come and go.
+func TestWorkloads(t *testing.T) {
+	t.Parallel()
+	owned := func(labels, kind, name string, controller bool) metadata {
+		var m metadata
+		text := fmt.Sprintf(`{"namespace":"shop","name":"x-1","labels":%s,"ownerReferences":[{"kind":%q,"name":%q,"controller":%t}]}`, labels, kind, name, controller)
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for want, m := range map[string]metadata{
+		"pod shop/x-1":              owned(`{}`, "ReplicaSet", "web-7d9", false),
+		"deployment shop/web":       owned(`{"pod-template-hash":"7d9"}`, "ReplicaSet", "web-7d9", true),
+		"replicaset shop/web-7d9":   owned(`{"pod-template-hash":"other"}`, "ReplicaSet", "web-7d9", true),
+		"replicaset shop/alone-7d9": owned(`null`, "ReplicaSet", "alone-7d9", true),
+		"statefulset shop/db":       owned(`{"pod-template-hash":"7d9"}`, "StatefulSet", "db", true),
+		"job shop/night-1":          owned(`{}`, "Job", "night-1", true),
+	} {
+		if got := m.workload("pod"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
