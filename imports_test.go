@@ -108,6 +108,7 @@ var layers = map[string]rule{
 		also: []string{"internal/pullstats/statsdb"}},
 	"internal/pullstats/redistest": {only: true, testing: true},
 	"internal/webhook":             {layer: 3},
+	"internal/usage":               {layer: 3}, // measures what is stored
 	"internal/gc":                  {layer: 4},
 	"internal/gc/explain":          {layer: 4, also: []string{"internal/gc"}},
 	"internal/catalog/catalogtest": {layer: 5, testing: true, also: []string{"internal/check"}}, // it has reviews too

@@ -13,10 +13,11 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// notDumped are tables whose rows mean nothing in another database: the running processes, the
+// notDumped are tables whose rows mean nothing in another database: the running processes, sums that are measured anew, the
 // names of tables that loose foreign keys are about to drop, and the versions of the schema,
 // which migrations write.
-var notDumped = []string{"replicas", "servers", "disk_space", "detached_partitions", "goose_db_version", "goose_stats_version"}
+var notDumped = []string{"replicas", "servers", "disk_space", "usage_state", "usage_repositories", "usage_namespaces", "usage_registry",
+	"detached_partitions", "goose_db_version", "goose_stats_version"}
 
 // settingsTable has rows about the database itself, which a restore doesn't overwrite. Its
 // other rows are part of a backup.

@@ -62,6 +62,7 @@ var elsewhere = map[string]noPlace{
 	"GetToken":             {ui: "the list of tokens has all of it"},
 	"GetUser":              {ui: "the list of accounts has all of it"},
 	"GetTransitiveRole":    {"Members say where a role comes from", "`purser grant list`"},
+	"GetUsage":             {"for scripts that watch how the registry grows", "for scripts that watch how the registry grows"},
 	"GetUserHistory":       {command: "a chart"},
 	"ListCollaborators":    {"of Quay's API", "of Quay's API"},
 	"ListNamespaceMembers": {"of Quay's API", "of Quay's API"},

@@ -209,6 +209,7 @@ func New(o Options) (*API, error) {
 	a.addManifests()
 	a.addSystem()
 	a.addGC()
+	a.addUsage()
 	a.addChecks()
 	a.addPolicies()
 	a.addPruning()

@@ -32,6 +32,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/server/ui"
 	"github.com/purser-registry/purser/internal/storeid"
+	"github.com/purser-registry/purser/internal/usage"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -154,7 +155,11 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	workers = append(workers, quotaWorker(quotas, notices, p, p.loops), purger(can, p, p.loops), backupWorker(p, p.loops), diskWorker(p), p.clocks.Run)
+	meter, err := usage.New(usage.Options{DB: p.db, CheckTime: p.clocks.CheckTime, Logger: p.log, Worker: p.loops})
+	if err != nil {
+		return nil, nil, err
+	}
+	workers = append(workers, meter.Run, quotaWorker(quotas, notices, p, p.loops), purger(can, p, p.loops), backupWorker(p, p.loops), diskWorker(p), p.clocks.Run)
 	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 

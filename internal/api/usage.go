@@ -1,0 +1,33 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/diskspace"
+	"github.com/purser-registry/purser/internal/usage"
+)
+
+// RegistryUsage is what the registry stores, and how that grew.
+type RegistryUsage struct {
+	usage.RegistrySums
+	Disks        []diskspace.Disk    `json:"disks" nullable:"false" doc:"The disks on which this replica keeps data; none if that is in S3 and another PostgreSQL"`
+	Namespaces   []usage.Sums        `json:"namespaces" nullable:"false" doc:"Those that store most, the largest first"`
+	Repositories []usage.Sums        `json:"repositories" nullable:"false" doc:"Those that store most, the largest first"`
+	Days         []usage.RegistryDay `json:"days" nullable:"false" doc:"The oldest first. Days on which nothing was measured are left out"`
+}
+
+// UsageQuery asks what the registry stores.
+type UsageQuery struct {
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many namespaces and repositories are listed"`
+	Days  int `query:"days" minimum:"1" maximum:"400" default:"30" doc:"How many days, of which today is the last"`
+}
+
+// GetUsage tells operators alone what namespaces share: own bytes say whether others have the same content.
+var GetUsage = Operation[UsageQuery, RegistryUsage]{
+	ID: "getUsage", Method: http.MethodGet, Path: "/usage", Tag: "system", Access: auth.Operate,
+	Summary: "Get what the registry stores, and how that grew",
+	Description: "Sizes are measured now and then, at most once a minute and at least once a day, while clients push and delete: " +
+		"they are as of moments between measured_from and measured_at. Days are UTC, and the registry remembers 400 of them.",
+	Errors: []int{http.StatusServiceUnavailable},
+}

@@ -1,0 +1,52 @@
+package management
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/diskspace"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/usage"
+)
+
+// addUsage binds the operation that shows what is stored.
+func (a *API) addUsage() {
+	serve(a, api.GetUsage, a.usage)
+}
+
+func (a *API) usage(ctx context.Context, in *api.UsageQuery) (*api.RegistryUsage, error) {
+	o := a.opt.System
+	if o.Database == nil {
+		return nil, oci.Errorf(oci.Unavailable, "this process measures no sizes")
+	}
+	out := &api.RegistryUsage{Disks: []diskspace.Disk{}}
+	err := usage.Read(ctx, o.Database, func(tx pgx.Tx) (err error) {
+		if out.RegistrySums, err = usage.Registry(ctx, tx); err != nil {
+			return err
+		}
+		if out.Namespaces, err = usage.Namespaces(ctx, tx, in.Limit); err != nil {
+			return err
+		}
+		if out.Repositories, err = usage.Repositories(ctx, tx, in.Limit); err != nil {
+			return err
+		}
+		out.Days, err = usage.Days(ctx, tx, in.Days)
+		return err
+	})
+	if errors.Is(err, usage.ErrNotMeasured) {
+		return nil, oci.Errorf(oci.Unavailable, "%v", err)
+	} else if err != nil {
+		return nil, err
+	}
+	if o.Disks != nil {
+		list, err := o.Disks(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out.Disks = append(out.Disks, list...)
+	}
+	return out, nil
+}
