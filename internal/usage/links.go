@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -108,10 +109,38 @@ func (s *sums) closeBlob(at *position) {
 	s.blobs, s.bytes = s.blobs+1, plus(s.bytes, at.Open.Size)
 }
 
+// kept are the sums of the slices that were read since the position was stored: of those between the
+// positions `from` and `at` of a pass.
+type kept struct {
+	pass     int64
+	from, at position
+	sums     *sums // nil: none
+	slices   int
+	worked   time.Duration
+}
+
+// resume returns what is kept, which is nothing if it doesn't begin at the position that is stored.
+func (m *Meter) resume(s state) *kept {
+	if k := &m.kept; k.sums == nil || k.pass != s.pass || !k.from.equal(s.at) {
+		*k = kept{pass: s.pass, from: s.at, at: s.at, sums: newSums()}
+	}
+	return &m.kept
+}
+
+func (p position) equal(other position) bool {
+	return bytes.Equal(p.Digest, other.Digest) && p.Namespace == other.Namespace && p.Repository == other.Repository && p.Open == other.Open
+}
+
+// full says that what is kept is to be stored.
+func (k *kept) full(slices int) bool {
+	return k.slices >= slices || len(k.sums.repositories)+len(k.sums.namespaces) >= keptSums
+}
+
 // links reads a slice of links. OFFSET 0 makes PostgreSQL look rows up by an index: see "Plans" in
 // package db.
 func (m *Meter) links(ctx context.Context, tx pgx.Tx, s state) error {
-	after := s.at.Digest
+	k, began := m.resume(s), time.Now()
+	after := k.at.Digest
 	if after == nil {
 		after = []byte{}
 	}
@@ -123,7 +152,7 @@ func (m *Meter) links(ctx context.Context, tx pgx.Tx, s state) error {
 			ORDER BY blob_digest, top_level_namespace_id, repository_id LIMIT $4) l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b
 		LEFT JOIN LATERAL (SELECT id FROM live_repositories WHERE id = l.repository_id OFFSET 0) r ON true
-		ORDER BY 1, 2, 3`, after, s.at.Namespace, s.at.Repository, m.opt.Slice)
+		ORDER BY 1, 2, 3`, after, k.at.Namespace, k.at.Repository, m.opt.Slice)
 	if err != nil {
 		return err
 	}
@@ -131,18 +160,30 @@ func (m *Meter) links(ctx context.Context, tx pgx.Tx, s state) error {
 	if err != nil {
 		return err
 	}
-	sums, phase := newSums(), "links"
+	phase := "links"
 	for _, l := range list {
-		sums.add(&s.at, l)
+		k.sums.add(&k.at, l)
 	}
+	k.slices++
 	if len(list) < m.opt.Slice {
-		sums.closeBlob(&s.at)
-		phase, s.at = "blobs", position{}
+		k.sums.closeBlob(&k.at)
+		phase, k.at = "blobs", position{}
 	}
-	if err := sums.store(ctx, tx, s.pass); err != nil {
+	k.worked += time.Since(began)
+	if phase == "links" && !k.full(m.opt.Kept) {
+		_, err := tx.Exec(ctx, "UPDATE usage_state SET owner = $1, owner_until = now() + $2::interval", m.id, owned)
 		return err
 	}
-	return move(ctx, tx, phase, s.at)
+	stored := *k
+	m.kept = kept{} // whether or not the transaction ends well
+	if err := stored.sums.store(ctx, tx, s.pass); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "UPDATE usage_state SET worked = worked + $1, owner = $2, owner_until = now() + $3::interval",
+		stored.worked-time.Since(began), m.id, owned); err != nil {
+		return err // move adds the time of this transaction
+	}
+	return move(ctx, tx, phase, stored.at)
 }
 
 // columns returns the sums as columns.

@@ -1,10 +1,15 @@
 // Package usage measures what namespaces, repositories and the registry store, and remembers it by day.
 //
 // A pass reads all links from repositories to blobs, by blob, namespace and repository, and adds up. It
-// reads slices, each in one short transaction that also stores the sums and the position. The transaction
-// has locked the row of usage_state, so one process measures at a time. A process that hangs holds this
-// lock until PostgreSQL ends its session; its slice is then undone as a whole, and the next process goes on
-// from the position that is stored. So no link counts twice, and none between two slices is left out.
+// reads slices, each in one short transaction, and keeps the sums of some slices in memory: to store them
+// after each would write a row for nearly each link. The transaction of the last of these slices stores
+// the sums together with the position. Each transaction has locked the row of usage_state and names the
+// process as the owner of the pass for a minute, so others don't read the same. If the owner hangs, another
+// takes its place; a lock that it holds lasts until PostgreSQL ends its session.
+//
+// Sums in memory count only from the position at which they begin. If another process has stored a later
+// one meanwhile, or a transaction has failed, the process drops them and goes on from the position that is
+// stored. So no link counts twice, and none between two slices is left out.
 //
 // Clients push and delete meanwhile: sums are as of some moment between the beginning and the end of the
 // pass, for each blob another. Readers see only a pass that has ended.
@@ -22,6 +27,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/db"
@@ -36,6 +42,12 @@ const (
 	longestPause  = 24 * time.Hour
 	// keptDays is for how many days sums are remembered.
 	keptDays = 400
+	// keptSums is how many sums are kept in memory before they are stored. One takes some 100 bytes.
+	keptSums = 200_000
+	// owned is how long the owner of a pass may need for a slice until another process takes its place, and
+	// looksAgain after what time the others look.
+	owned      = time.Minute
+	looksAgain = 10 * time.Second
 )
 
 // Options configure a Meter.
@@ -43,6 +55,8 @@ type Options struct {
 	DB *db.DB // required
 	// Slice is how many links, blobs or rows a transaction reads or deletes. Default 10,000.
 	Slice int
+	// Kept is how many slices are read before their sums are stored. Default 100.
+	Kept int
 	// CheckTime is clock.Guard.CheckTime: what is old is deleted only while it returns no error. Nil: it
 	// always may be.
 	CheckTime func(ctx context.Context, now time.Time) error
@@ -54,6 +68,8 @@ type Options struct {
 type Meter struct {
 	opt  Options
 	loop *worker.Loop
+	id   uuid.UUID // of the process
+	kept kept
 }
 
 // New makes a meter. It measures nothing before Run.
@@ -61,8 +77,8 @@ func New(o Options) (*Meter, error) {
 	if o.DB == nil {
 		return nil, errors.New("usage: the database is required")
 	}
-	o.Slice = cmp.Or(o.Slice, 10_000)
-	m := &Meter{opt: o}
+	o.Slice, o.Kept = cmp.Or(o.Slice, 10_000), cmp.Or(o.Kept, 100)
+	m := &Meter{opt: o, id: uuid.New()}
 	m.loop = worker.New(worker.Options{Name: "measuring of sizes", Batch: m.Step, Next: m.next, Log: o.Logger, Metrics: o.Worker})
 	return m, nil
 }
@@ -74,7 +90,8 @@ func (m *Meter) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 func (m *Meter) next(ctx context.Context) (time.Duration, error) {
 	var seconds float64
 	err := m.opt.DB.Pool.QueryRow(ctx, `
-		SELECT LEAST(GREATEST(extract(epoch FROM GREATEST(next_at, now()) - now()), 0), 60)::float8 FROM usage_state`).Scan(&seconds)
+		SELECT CASE WHEN phase = 'idle' THEN LEAST(GREATEST(extract(epoch FROM GREATEST(next_at, now()) - now()), 0), 60) ELSE $1 END::float8
+		FROM usage_state`, looksAgain.Seconds()).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when sizes are to be measured: %w", err)
 	}
@@ -86,6 +103,7 @@ type state struct {
 	pass, published int64
 	phase           string
 	due             bool
+	others          bool // another process owns the pass
 	at              position
 }
 
@@ -103,8 +121,8 @@ func (m *Meter) Step(ctx context.Context) (more bool, err error) {
 	err = m.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
 		var s state
 		err := tx.QueryRow(ctx, `
-			SELECT pass, published, phase, now() >= next_at, position FROM usage_state FOR UPDATE SKIP LOCKED`).
-			Scan(&s.pass, &s.published, &s.phase, &s.due, &s.at)
+			SELECT pass, published, phase, now() >= next_at, owner IS DISTINCT FROM $1 AND now() < owner_until, position
+			FROM usage_state FOR UPDATE SKIP LOCKED`, m.id).Scan(&s.pass, &s.published, &s.phase, &s.due, &s.others, &s.at)
 		if errors.Is(err, pgx.ErrNoRows) {
 			more = false
 			return nil
@@ -114,6 +132,10 @@ func (m *Meter) Step(ctx context.Context) (more bool, err error) {
 		}
 		switch s.phase {
 		case "links":
+			if s.others {
+				more = false
+				return nil
+			}
 			more, err = true, m.links(ctx, tx, s)
 		case "blobs":
 			more, err = true, m.blobs(ctx, tx, s)
@@ -125,6 +147,7 @@ func (m *Meter) Step(ctx context.Context) (more bool, err error) {
 		return err
 	})
 	if err != nil {
+		m.kept = kept{}
 		return false, fmt.Errorf("measuring what is stored: %w", err)
 	}
 	return more, nil

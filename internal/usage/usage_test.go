@@ -49,7 +49,7 @@ func (b bundle) exec(sql string, args ...any) {
 // meter makes a meter that reads slices of the given size, as a process of its own would.
 func (b bundle) meter(slice int) *usage.Meter {
 	b.t.Helper()
-	m, err := usage.New(usage.Options{DB: b.db, Slice: slice})
+	m, err := usage.New(usage.Options{DB: b.db, Slice: slice, Kept: slice % 4})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func (b bundle) meter(slice int) *usage.Meter {
 // pass measures from the beginning to the end.
 func (b bundle) pass(m *usage.Meter) {
 	b.t.Helper()
-	b.exec("UPDATE usage_state SET next_at = '-infinity'")
+	b.exec("UPDATE usage_state SET next_at = '-infinity', owner_until = '-infinity'")
 	for {
 		more, err := m.Step(b.t.Context())
 		if err != nil {
@@ -170,6 +170,11 @@ func TestPass(t *testing.T) {
 							t.Error(err)
 						}
 						cancel()
+						if r.IntN(4) == 0 { // as if the owner had been silent for a minute
+							if _, err := b.db.Pool.Exec(ctx, "UPDATE usage_state SET owner_until = '-infinity'"); err != nil && ctx.Err() == nil {
+								t.Error(err)
+							}
+						}
 						if _, err := b.db.Pool.Exec(ctx, "UPDATE usage_state SET next_at = '-infinity' WHERE phase = 'idle' AND next_at > now()"); err != nil && ctx.Err() == nil {
 							t.Error(err)
 						}
@@ -187,6 +192,48 @@ func TestPass(t *testing.T) {
 	}
 }
 
+// TestOwners: processes take a pass from each other at random while each keeps sums in memory, also when one
+// of them comes back to a position that another has stored, and some slices fail. The sums are those of one
+// statement over all links.
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 400 {
+		if err := change(t.Context(), b.db, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	meters := []*usage.Meter{b.meter(3), b.meter(6), b.meter(7), b.meter(11)}
+	for range 20 {
+		b.exec("UPDATE usage_state SET next_at = '-infinity'")
+		began := int64(-1)
+		for ended := false; !ended; {
+			if r.IntN(3) > 0 {
+				b.exec("UPDATE usage_state SET owner_until = '-infinity'")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			fails := r.IntN(8) == 0
+			if fails {
+				cancel()
+			}
+			if _, err := meters[r.IntN(len(meters))].Step(ctx); (err != nil) != fails {
+				t.Fatalf("a slice got %v", err)
+			}
+			cancel()
+			var pass, published int64
+			if err := b.db.Pool.QueryRow(t.Context(), "SELECT pass, published FROM usage_state").Scan(&pass, &published); err != nil {
+				t.Fatal(err)
+			}
+			if began < 0 && pass > published {
+				began = pass
+			}
+			ended = began >= 0 && published == began
+		}
+		b.equal()
+	}
+}
+
 // TestTwoProcesses: two processes take turns at one pass, with slices that end in the middle of a blob's
 // links, and a process whose slice isn't over does not hold the other up.
 func TestTwoProcesses(t *testing.T) {
@@ -196,6 +243,7 @@ func TestTwoProcesses(t *testing.T) {
 		SELECT r.top_level_namespace_id, r.id, b.digest FROM repositories r, blobs b WHERE (r.id * get_byte(b.digest, 3)) % 5 < 2`)
 	meters := []*usage.Meter{b.meter(5), b.meter(5)}
 	for i := 0; ; i++ {
+		b.exec("UPDATE usage_state SET owner_until = '-infinity'") // so that the other may go on
 		more, err := meters[i%2].Step(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -207,6 +255,15 @@ func TestTwoProcesses(t *testing.T) {
 	b.equal()
 
 	b.exec("UPDATE usage_state SET next_at = '-infinity'")
+	if more, err := meters[0].Step(t.Context()); !more || err != nil { // begins a pass
+		t.Fatalf("%t, %v", more, err)
+	}
+	if more, err := meters[0].Step(t.Context()); !more || err != nil { // reads a slice
+		t.Fatalf("%t, %v", more, err)
+	}
+	if more, err := meters[1].Step(t.Context()); more || err != nil {
+		t.Errorf("while another process owns the pass, one got %t, %v; want that it does nothing", more, err)
+	}
 	hangs, err := b.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -15,12 +15,15 @@ CREATE TABLE usage_state (
     position     jsonb NOT NULL DEFAULT '{}',
     begun_at     timestamptz,
     worked       interval NOT NULL DEFAULT '0',
+    owner        uuid,
+    owner_until  timestamptz NOT NULL DEFAULT '-infinity',
     measured_from timestamptz,
     measured_at  timestamptz,
     next_at      timestamptz NOT NULL DEFAULT '-infinity'
 );
 COMMENT ON COLUMN usage_state.pass IS 'the last pass that has begun';
 COMMENT ON COLUMN usage_state.published IS 'the last pass that has ended, whose rows are read; 0: none';
+COMMENT ON COLUMN usage_state.owner IS 'the process that reads links now, and keeps sums in memory; until owner_until no other does';
 COMMENT ON COLUMN usage_state.position IS 'how far the phase has come, with what is known of the blob to which its last link belongs';
 COMMENT ON COLUMN usage_state.worked IS 'how long the slices of the pass took so far';
 COMMENT ON COLUMN usage_state.measured_from IS 'when the published pass began, and measured_at when it ended';
