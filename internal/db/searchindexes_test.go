@@ -36,10 +36,11 @@ func newUpgrade(t *testing.T) upgrade {
 	return u
 }
 
-// pending takes back that the migration was applied.
+// pending takes back that the migration and those behind it were applied.
 func (u upgrade) pending(conn *pgx.Conn) {
 	u.t.Helper()
-	do(u.t, conn, "DELETE FROM goose_db_version WHERE version_id = 2", "DELETE FROM settings WHERE name = 'schema_hash'")
+	do(u.t, conn, "DELETE FROM goose_db_version WHERE version_id >= 2",
+		"DROP TABLE IF EXISTS usage_state, usage_repositories, usage_namespaces, usage_registry, usage_days, usage_registry_days", "DELETE FROM settings WHERE name = 'schema_hash'")
 }
 
 func (u upgrade) connect() *pgx.Conn {
@@ -57,7 +58,7 @@ func (u upgrade) begin() <-chan error {
 	end := make(chan error, 1)
 	go func() {
 		n, err := db.Migrate(u.t.Context(), u.dsn, db.MigrateOptions{Waits: func(what string) { u.told <- what }})
-		if err == nil && n != 1 {
+		if err == nil && n != 2 {
 			err = fmt.Errorf("%d migrations", n)
 		}
 		end <- err
