@@ -34,7 +34,7 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 			list = append(list, base+m)
 		}
 	}
-	add("/ui/", "", "repositories", "namespaces", "audit", "gc", "gc/explain", "runs", "holds", "trash", "system", "defaults", "users", "account")
+	add("/ui/", "", "repositories", "namespaces", "audit", "gc", "usage", "gc/explain", "runs", "holds", "trash", "system", "defaults", "users", "account")
 	add("/ui/search", "", "?q=app-05000", "?q=v1.3", "?q=build-0001", "?q=0001", "?q=nothing-matches", "?q="+p.image[:8], "?q="+p.layer[:12])
 	add("/ui/repositories", "?q=app-05000", "?q=nothing-matches", "?q=app", "?q=large", "?sort=-name", "?sort=created", "?sort=-created",
 		"?visibility=public", "?starred=true", "?namespace="+namespace)

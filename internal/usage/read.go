@@ -34,6 +34,9 @@ type Sums struct {
 	Own   int64  `json:"own_bytes" doc:"Of a namespace: of blobs that no other namespace has. Of a repository: of blobs that no other repository of its namespace has"`
 }
 
+// Shared returns the bytes of what others have too.
+func (s Sums) Shared() int64 { return s.Bytes - s.Own }
+
 // RegistryDay is what the registry stored at the end of a day, UTC.
 type RegistryDay struct {
 	Day          time.Time `json:"day"` // its beginning

@@ -74,7 +74,10 @@ func (b bundle) pass(m *usage.Meter) {
 // link changes one link, repository or namespace at random, as pushes, deletions and restores do.
 func change(ctx context.Context, d *db.DB, r *rand.Rand) error {
 	repository, namespace, digest := 1+r.IntN(repositories), 1+r.IntN(namespaces), 1+r.IntN(blobs)
-	sql, args := "", []any{}
+	var (
+		sql  string
+		args []any
+	)
 	switch r.IntN(8) {
 	case 0, 1, 2, 3:
 		sql = `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)

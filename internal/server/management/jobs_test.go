@@ -34,7 +34,7 @@ var uiPages = map[string]string{
 	"namespace.go": "Namespaces", "overview.go": "Overview", "pattern.go": "Tags by a pattern",
 	"policies.go": "Policies", "policy_form.go": "Policy", "repositories.go": "Repositories", "repository.go": "Repository",
 	"robots.go": "Robots", "runs.go": "Pruning", "search.go": "Search", "settings.go": "Settings", "system.go": "System", "tag.go": "Tag",
-	"teams.go": "Teams", "webhooks.go": "Webhooks",
+	"usage.go": "Storage", "teams.go": "Teams", "webhooks.go": "Webhooks",
 }
 
 // noPlace says why an operation has no place in the UI or among the commands.
@@ -62,7 +62,7 @@ var elsewhere = map[string]noPlace{
 	"GetToken":             {ui: "the list of tokens has all of it"},
 	"GetUser":              {ui: "the list of accounts has all of it"},
 	"GetTransitiveRole":    {"Members say where a role comes from", "`purser grant list`"},
-	"GetUsage":             {"for scripts that watch how the registry grows", "for scripts that watch how the registry grows"},
+	"GetUsage":             {command: "for scripts that watch how the registry grows; the page shows it to people"},
 	"GetUserHistory":       {command: "a chart"},
 	"ListCollaborators":    {"of Quay's API", "of Quay's API"},
 	"ListNamespaceMembers": {"of Quay's API", "of Quay's API"},

@@ -207,6 +207,7 @@ func (u *UI) addRoutes() {
 	u.addSearch()
 	u.addAccounts()
 	u.addSystem()
+	u.addUsage()
 	u.addCreation()
 	u.add("/ui/repositories/{repository}", showRepository, nil)
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)

@@ -79,7 +79,7 @@ func newChart(s Series) Chart {
 func (c *Chart) label(labels []string) {
 	n := len(labels)
 	for i, at := range []int{0, n / 2, n - 1} {
-		if at < 0 || i > 0 && at == 0 {
+		if at < 0 || at >= n || i > 0 && at == 0 {
 			continue
 		}
 		c.Labels = append(c.Labels, Tick{At: chartX(float64(at)+.5, n), Text: labels[at], End: i == 2})

@@ -15,3 +15,12 @@ func TestNiceMax(t *testing.T) {
 		}
 	}
 }
+
+// TestEmptyChart: a chart of no values is an empty one.
+func TestEmptyChart(t *testing.T) {
+	t.Parallel()
+	s := Series{ID: "x", Title: "X", Unit: "U", Format: func(v any) string { return "" }}
+	if c := LineChart(s); len(c.Bars)+len(c.Labels)+len(c.Rows) > 0 || c.Line != "" {
+		t.Errorf("a chart of no values is %+v", c)
+	}
+}
