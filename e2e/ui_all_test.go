@@ -366,7 +366,7 @@ func TestUIMembers(t *testing.T) {
 	b.open(r.URL() + "/ui/holds?namespace=acme")
 	b.checkPage("reporters")
 	b.do("opening a reporter", chromedp.Click(chromedp.CSS(`a[href^="/ui/holds/prod-eu"]`)))
-	b.wait("it says what runs", `document.querySelector("#main").textContent.includes("pod shop/web")`)
+	b.wait("it says what runs", `document.querySelector("#main").textContent.includes("pod web")`)
 	b.checkPage("a reporter")
 	b.open(r.URL() + "/ui/holds?namespace=acme")
 	press("deleting the reporter", `tr:has(input[value="prod-eu"]) button.danger`)

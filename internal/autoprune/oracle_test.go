@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The oracle decides which tags of a repository go, by docs/auto-prune.md alone. It is
+// The oracle decides which tags of a repository go, by what policies promise: docs/auto-prune.md, and where that leaves a corner open, the definitions here. It is
 // written as plain loops over lists, and shares no code with package autoprune, so that a
 // mistake there isn't repeated here.
 
