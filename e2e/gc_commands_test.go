@@ -90,7 +90,7 @@ func TestGCCommands(t *testing.T) {
 	}
 	o.says([]string{"QUEUE", "RECLAIMED"}, "status")
 	o.says([]string{"kept: tag v1 of library/app points to it"}, "explain", "library/app@"+kept.String())
-	o.says([]string{"is due for review", "(tag_delete)", "nothing keeps it, so it will be deleted"}, "explain", goneRef)
+	o.says([]string{"is due for review", "because a tag of it was deleted", "nothing keeps it, so it will be deleted"}, "explain", goneRef)
 	o.says([]string{"kept: " + goneRef + " uses it as layer", "1.0 MiB"}, "explain", blob)
 	o.says([]string{"kept: tag v1 of library/app points to it"}, "explain", "library/app:v1")
 

@@ -110,7 +110,7 @@ func WithDelay() []string {
 func Because(name string) string {
 	for _, e := range All {
 		if e.Name == name {
-			return e.Because + " (" + name + ")"
+			return e.Because
 		}
 	}
 	return "of " + name

@@ -36,7 +36,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s has the delay of %s, which has none of its own", e.Name, e.DelayOf)
 		}
 	}
-	if got, want := events.Because("tag_delete"), "a tag of it was deleted (tag_delete)"; got != want {
+	if got, want := events.Because("tag_delete"), "a tag of it was deleted"; got != want {
 		t.Errorf("because %q, want %q", got, want)
 	}
 	if got, want := events.Because("unknown"), "of unknown"; got != want {

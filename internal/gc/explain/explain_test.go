@@ -85,7 +85,7 @@ func testExplainTaggedManifest(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	e = b.explainManifest(t, "library/app", d, explain.FateKept)
-	if e.Review == nil || !strings.HasSuffix(e.Sentences()[1], ", because a tag of it was deleted (tag_delete); the review keeps it as long as something refers to it") {
+	if e.Review == nil || !strings.HasSuffix(e.Sentences()[1], ", because a tag of it was deleted; the review keeps it as long as something refers to it") {
 		t.Errorf("it says %q", e.Sentences())
 	}
 }
@@ -113,12 +113,12 @@ func TestExplainUntaggedManifest(t *testing.T) {
 	set("review_after = now() + interval '3 h 12 min 50 s', review_count = 2, last_error = 'no luck'")
 	e = b.explainManifest(t, "library/app", d, explain.FateWaiting)
 	says(t, e.Sentences(),
-		"will be reviewed at TIME (in 3h12m), because a tag of it was deleted (tag_delete); nothing keeps it, so it will be deleted",
+		"will be reviewed at TIME (in 3h12m), because a tag of it was deleted; nothing keeps it, so it will be deleted",
 		"its review has failed 2 times so far; the last failure: no luck")
 	set("set_aside_at = now(), review_count = 10")
 	e = b.explainManifest(t, "library/app", d, explain.FateFailed)
 	says(t, e.Sentences(),
-		`its review, because a tag of it was deleted (tag_delete), failed 10 times; since TIME it is not tried again, until "purser gc retry" makes it due; nothing keeps it`,
+		`its review, because a tag of it was deleted, failed 10 times; since TIME it is not tried again, until "purser gc retry" makes it due; nothing keeps it`,
 		"the last failure: no luck")
 	b.Exec(t, "DELETE FROM gc_manifest_review_queue")
 	e = b.explainManifest(t, "library/app", d, explain.FateUnplanned)
@@ -247,7 +247,7 @@ func testExplainBlob(t *testing.T, dsn string) {
 		"kept: b/r@"+two.String()+" uses it as layer",
 		"1 repository has a link to it, and no manifest that uses it: c/unused; such a link does not keep the blob, and a review removes the link",
 		"it has 5 B (5 bytes) and is stored as "+e.StorageKey+" since TIME")
-	if !strings.HasSuffix(text[2], "because it was pushed, or a client was told that it exists (blob_upload); the review keeps it as long as something refers to it") {
+	if !strings.HasSuffix(text[2], "because it was pushed, or a client was told that it exists; the review keeps it as long as something refers to it") {
 		t.Errorf("of the review it says %q", text[2])
 	}
 	e = b.explainBlob(t, config, explain.FateKept)
@@ -267,7 +267,7 @@ func testExplainBlob(t *testing.T, dsn string) {
 	}
 	e = b.explainBlob(t, layer, explain.FateWaiting)
 	if got := e.Sentences()[0]; !strings.HasPrefix(got, "will be reviewed at ") ||
-		!strings.HasSuffix(got, "because a manifest with it as layer was deleted (layer_delete); nothing keeps it, so it will be deleted") {
+		!strings.HasSuffix(got, "because a manifest with it as layer was deleted; nothing keeps it, so it will be deleted") {
 		t.Errorf("it says %q", got)
 	}
 	b.Exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", layer.Bytes())

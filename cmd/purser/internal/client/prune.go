@@ -132,7 +132,7 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		return err
 	}
 	for _, code := range slices.Sorted(maps.Keys(p.Reasons)) {
-		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code) //nolint:errcheck // an error shows up in the last write
+		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code.Words()) //nolint:errcheck // an error shows up in the last write
 	}
 	if !p.Complete {
 		fmt.Fprintln(w, "The preview ran out of time before it had looked at everything.") //nolint:errcheck // an error shows up in the last write

@@ -207,7 +207,7 @@ func TestGCExplain(t *testing.T) {
 		t.Errorf("by a short digest: %s", short)
 	}
 	same(t, g.run("gc", "explain", "library/app@"+g.untagged.String()), "manifest library/app@"+g.untagged.String()+`
-  is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists (manifest_upload); nothing keeps it, so it will be deleted
+  is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists; nothing keeps it, so it will be deleted
 `)
 	if text := g.run("gc", "explain", g.config.String()); !strings.HasPrefix(text, "blob "+g.config.String()+
 		"\n  kept: library/app@"+g.tagged.String()+" uses it as configuration\n") {
