@@ -51,6 +51,7 @@ var boundedLists = map[string]string{
 	"Rotation.detached": "the partitions of a day", "Rotation.dropped": "the partitions of a day",
 	"RunList.runs": "10 runs are kept", "GCStatus.set_aside": "the queues", "LooseStatus.pending": "the tables",
 	"SystemState.configuration": "the settings", "SystemState.disks": "2", "SystemState.replicas": "100", "Reported.missing_digests": "100", "Reporter.unresolved_first": "20",
+	"RegistryUsage.days": "400", "RegistryUsage.disks": "those of the machine", "RegistryUsage.namespaces": "1000", "RegistryUsage.repositories": "1000",
 	"Held.names":        "5",
 	"SomeBlobUse.first": "20", "SomeDigest.first": "20", "SomeHoldingIndex.first": "20", "SomeString.first": "20",
 	"ExplainedBlob.explanation": "the lines of one blob", "ExplainedManifest.explanation": "the lines of one manifest",

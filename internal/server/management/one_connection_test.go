@@ -47,7 +47,7 @@ func TestOneConnection(t *testing.T) {
 			switch {
 			case err != nil:
 				t.Errorf("%s %s isn't answered: %v", method, path, err)
-			case a.StatusCode >= 500 && !strings.Contains(string(a.Content), "runs no loose foreign keys"):
+			case a.StatusCode >= 500 && !strings.Contains(string(a.Content), "runs no loose foreign keys") && !strings.Contains(string(a.Content), "measured yet"):
 				t.Errorf("%s %s: %d %s", method, path, a.StatusCode, a.Content)
 			case a.StatusCode < 300:
 				answered++

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -66,7 +67,7 @@ func TestReport(t *testing.T) {
 		!strings.Contains(text, "of other hosts          1: docker.io 1\n") {
 		t.Errorf("it prints\n%s", text)
 	}
-	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  container web-0") || !strings.Contains(text, "2h0m0s") {
+	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !regexp.MustCompile(`container web-0 +- +`+one).MatchString(text) || !strings.Contains(text, "2h0m0s") {
 		t.Errorf("the reporter is\n%s", text)
 	}
 	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
@@ -79,7 +80,7 @@ func TestReport(t *testing.T) {
 	if text := o.ok(list, "report", "stdin", "host-1", "--namespace", "acme", "--kind", "nomad"); !strings.Contains(text, "digests                 2\n") {
 		t.Errorf("it prints\n%s", text)
 	}
-	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  pod a b") || !strings.Contains(text, two+"  job shop and 1 more") {
+	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !regexp.MustCompile(`pod a b +- +`+one).MatchString(text) || !regexp.MustCompile(`job shop and 1 more +docker.io/acme/app:v2 +`+two).MatchString(text) {
 		t.Errorf("the reporter is\n%s", text)
 	}
 	code, stdout, stderr := o.purser("acme/app:none\nacme/app:v2\n", "report", "stdin", "host-1", "--namespace", "acme")
