@@ -22,9 +22,14 @@ var (
 	ErrPausing = errors.New("another backup or restore of this registry is running")
 )
 
-// pauseWait is how long PauseSweeps waits for the statements of sweepers that are claiming
-// pending deletions.
-const pauseWait = "20s"
+const (
+	// pauseWait is how long PauseSweeps waits for the statements of sweepers that are claiming
+	// pending deletions.
+	pauseWait = "20s"
+	// pauseOfAnother is how long it waits for another that has paused the sweepers. That one may just be
+	// ending, or have been killed, and then its session ends soon.
+	pauseOfAnother = "2s"
+)
 
 // PauseSweeps keeps all processes from claiming pending deletions, until [ResumeSweeps] or the
 // end of the connection's session. It returns ErrPausing if another connection has paused
@@ -38,7 +43,11 @@ func PauseSweeps(ctx context.Context, conn *pgx.Conn) error {
 	var before string // RESET would set what the role or the database imposes
 	err := conn.QueryRow(ctx, `
 		WITH before AS MATERIALIZED (SELECT current_setting('lock_timeout') AS value)
-		SELECT value, set_config('lock_timeout', $1, false) FROM before`, pauseWait).Scan(&before, nil)
+		SELECT value, set_config('lock_timeout', CASE WHEN EXISTS (
+			SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+			WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
+				AND l.classid = 0 AND l.objid = $1::bigint::oid AND l.objsubid = 1) THEN $3 ELSE $2 END, false) FROM before`,
+		sweepLock, pauseWait, pauseOfAnother).Scan(&before, nil)
 	if err == nil {
 		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", sweepLock)
 	}
