@@ -194,7 +194,7 @@ var (
 		ID: "listMaintainedLogs", Method: http.MethodGet, Path: "/logs", Tag: "logs", Access: auth.LoggedIn,
 		Summary: "List the audit log of all namespaces that the account maintains",
 		Description: "Newest first; for an administrator of the registry, the whole log. As for the log of one namespace, a page may have " +
-			"fewer entries than limit, even none. 400: the account maintains more than 100 namespaces, so that one has to be named.",
+			"fewer entries than limit, even none. 400: the account maintains more than 500 namespaces, so that one has to be named.",
 	}
 	ExportMaintainedLogs = Operation[MaintainedLogDownload, None]{
 		ID: "exportMaintainedLogs", Method: http.MethodGet, Path: "/logs/export", Tag: "logs", Access: auth.LoggedIn,

@@ -30,16 +30,17 @@ func (l *Log) Aggregate(ctx context.Context, f Filter) (list []DayCount, all boo
 	return l.aggregate(ctx, f, MaxAggregated)
 }
 
-func (l *Log) aggregate(ctx context.Context, f Filter, bound int) (list []DayCount, all bool, err error) {
+func (l *Log) aggregate(ctx context.Context, f Filter, bound int) (list []DayCount, complete bool, err error) {
 	if f.onlyKinds() {
 		return l.aggregateKinds(ctx, f, bound)
 	}
 	var args []any
-	sources, rest := f.conditions(nil, func(v any) string {
+	sources, all, rest := f.conditions(nil, func(v any) string {
 		args = append(args, v)
 		return fmt.Sprintf("$%d", len(args))
 	})
-	for i, where := range sources {
+	for i, source := range sources {
+		where := strings.Join(append([]string{source}, all...), " AND ")
 		sources[i] = fmt.Sprintf("(SELECT * FROM auditlog WHERE %s LIMIT %d)", where, bound+1)
 	}
 	selected := "true"

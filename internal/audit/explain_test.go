@@ -92,6 +92,16 @@ func literalOf(t testing.TB, a any) string {
 		return "'" + a.String() + "'"
 	case []byte:
 		return `'\x` + hex.EncodeToString(a) + "'"
+	case []string:
+		return "'{" + strings.Join(a, ",") + "}'"
+	case []int64:
+		return "'{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(a), " ", ","), "[]") + "}'"
+	case []time.Time:
+		list := make([]string, len(a))
+		for i, moment := range a {
+			list[i] = moment.Format(time.RFC3339)
+		}
+		return "'{" + strings.Join(list, ",") + "}'"
 	case []Kind:
 		list := make([]string, len(a))
 		for i, k := range a {

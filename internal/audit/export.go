@@ -4,8 +4,8 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"io"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,9 +26,14 @@ var columns = []string{
 	"time", "kind", "actor", "address", "user_agent", "namespace", "repository", "tag", "digest", "policy", "run", "pulls", "request_id", "detail",
 }
 
+// formula finds where a formula begins: $1 comes before it. The last four characters are the wide forms of
+// those before.
+var formula = regexp.MustCompile(`(^|[;\t\r\n][ "]*)([=+\-@\t\r\n＝＋－＠])`)
+
 // CSV is the form of RFC 4180, whose first line has the names of the columns. Programs that open it
 // take cells that begin with certain characters for formulas, and clients choose some of these texts:
-// such a cell gets an apostrophe before it.
+// such a cell gets an apostrophe before it. In many countries these programs separate cells by semicolons,
+// so a cell may begin behind one too.
 func CSV(w io.Writer) (func(Entry) error, error) {
 	out := csv.NewWriter(w)
 	out.UseCRLF = true
@@ -55,9 +60,7 @@ func CSV(w io.Writer) (func(Entry) error, error) {
 			row[13] = string(detail)
 		}
 		for i, cell := range row {
-			if cell != "" && strings.ContainsRune("=+-@\t\r", rune(cell[0])) {
-				row[i] = "'" + cell
-			}
+			row[i] = formula.ReplaceAllString(cell, "$1'$2")
 		}
 		return write(row)
 	}, write(columns)

@@ -23,19 +23,27 @@ func TestCSV(t *testing.T) {
 		Entry{Kind: PullRepo, Repository: "acme/app", Tag: "v1", Digest: digest, Actor: "ann", Address: "192.0.2.1", UserAgent: "=HYPERLINK(\"http://x\")", Pulls: 3},
 		Entry{Kind: DeleteTag, Repository: "acme/app", Actor: "+x", UserAgent: "a \"quoted\", text\nof lines", Run: run, Detail: map[string]any{"reason": "=1+1"}},
 		Entry{Kind: ChangeUser, Actor: "@x", UserAgent: "-1", RequestID: "\tx"},
-		Entry{Kind: ChangeUser, UserAgent: "\rx"}))
+		Entry{Kind: ChangeUser, UserAgent: "\rx"},
+		Entry{Kind: ChangeUser, UserAgent: "x;=cmd|' /C calc'!A0; \"=2\";＝3", Actor: "a;b\n=4"}))
 	var out bytes.Buffer
 	n, err := New(d).Export(t.Context(), &out, Filter{}, CSV)
 	must(t, err)
 	rows, err := csv.NewReader(bytes.NewReader(out.Bytes())).ReadAll()
 	must(t, err)
-	if n != 4 || len(rows) != 5 || strings.Join(rows[0], ",") != strings.Join(columns, ",") {
+	if n != 5 || len(rows) != 6 || strings.Join(rows[0], ",") != strings.Join(columns, ",") {
 		t.Fatalf("%d entries: %q", n, rows)
 	}
 	for _, row := range rows {
 		for i, cell := range row {
 			if cell != "" && strings.ContainsRune("=+-@\t\r", rune(cell[0])) {
 				t.Errorf("%s is %q", rows[0][i], cell)
+			}
+		}
+	}
+	for line := range strings.SplitSeq(out.String(), "\n") { // of a program that separates cells by semicolons
+		for cell := range strings.SplitSeq(line, ";") {
+			if cell = strings.Trim(cell, " \""); strings.HasPrefix(cell, "=") || strings.HasPrefix(cell, "＝") {
+				t.Errorf("where ; separates cells, one is %q", cell)
 			}
 		}
 	}

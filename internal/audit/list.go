@@ -48,14 +48,6 @@ type Filter struct {
 	Address netip.Prefix
 }
 
-// NamespaceIs tells a namespace from others that have had its name, as the fields Namespace,
-// NamespaceID and Born of a Filter do.
-type NamespaceIs struct {
-	Name string
-	ID   int64
-	Born time.Time
-}
-
 // ErrCursor is returned for a cursor that List can't have issued.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
@@ -194,6 +186,12 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 // a filter has more kinds, the query checks the kind of each entry that it reads.
 const maxKinds = 8
 
+// entryColumns are the columns of an entry, in the order in which scanRow takes them.
+const entryColumns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
+		COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
+		COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
+		COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
+
 // query returns the SELECT statement, with its arguments, that finds up to `limit` entries
 // after the place `after` in the listing (nil: from the newest). Its index scans return
 // entries in the listing's order. If the filter has conditions that no index serves, each
@@ -206,22 +204,22 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 		args = append(args, v)
 		return fmt.Sprintf("$%d", len(args))
 	}
-	sources, rest := f.conditions(after, arg)
+	sources, all, rest := f.conditions(after, arg)
+	if f.readsAmong() {
+		return f.among(limit, bound, all, rest, arg), args
+	}
 	most := limit
 	if len(rest) > 0 {
 		most = bound
 	}
-	for i, where := range sources { // each is sorted by its index, so that they are merged and not sorted again
+	for i, source := range sources { // each is sorted by its index, so that they are merged and not sorted again
+		where := strings.Join(append([]string{source}, all...), " AND ")
 		sources[i] = fmt.Sprintf("(SELECT * FROM auditlog WHERE %s ORDER BY time DESC, id DESC LIMIT %d)", where, most)
 	}
 	from := "(" + strings.Join(sources, " UNION ALL ") + ")"
-	const columns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
-		COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
-		COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
-		COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
 	if len(rest) == 0 {
 		return fmt.Sprintf(`SELECT %s, true, false FROM %s a ORDER BY time DESC, id DESC LIMIT %d`,
-			columns, from, limit), args
+			entryColumns, from, limit), args
 	}
 	return fmt.Sprintf(`
 		SELECT %s, selected, nth = %d FROM (
@@ -229,15 +227,14 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 			FROM %s a ORDER BY time DESC, id DESC LIMIT %d) scanned
 		WHERE selected OR nth = %d
 		ORDER BY time DESC, id DESC LIMIT %d`,
-		columns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
+		entryColumns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
 }
 
 // conditions translates the filter to SQL. Each element of `sources` is the condition of
-// one index scan; `rest` are the conditions to check on each entry that these scans return.
-// `arg` stores a value as the statement's next argument and returns its placeholder, such
-// as "$1".
-func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []string) {
-	var all []string
+// one index scan, and `all` are further ones of each of these; `rest` are the conditions to check on
+// each entry that these scans return. `arg` stores a value as the statement's next argument and
+// returns its placeholder, such as "$1".
+func (f Filter) conditions(after *place, arg func(any) string) (sources, all, rest []string) {
 	if after != nil { // partitions are pruned by the first of the two conditions
 		moment := arg(after.time)
 		all = append(all, "time <= "+moment, fmt.Sprintf("(time, id) < (%s, %s)", moment, arg(after.id)))
@@ -253,7 +250,10 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 		namespace, _, _ = strings.Cut(f.Repository, "/")
 	}
 	if f.NamespaceID != 0 {
-		all = append(all, NamespaceIs{"", f.NamespaceID, f.Born}.conditions(arg)...)
+		all = append(all, "namespace_id = "+arg(f.NamespaceID))
+		if !f.Born.IsZero() {
+			all = append(all, "time >= "+arg(f.Born.Add(-clocks)))
+		}
 	}
 	kinds := slices.Compact(slices.Sorted(slices.Values(f.Kinds)))
 	byKind := false
@@ -267,10 +267,9 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 			rest = append(rest, "namespace = "+arg(namespace))
 		}
 		if f.Among != nil {
-			rest = append(rest, "("+strings.Join(f.among(arg), " OR ")+")")
+			rest = append(rest, "EXISTS (SELECT FROM "+f.namespaces(arg)+" WHERE "+ofNamespace+")")
 		}
-	case f.Among != nil:
-		sources = f.among(arg)
+	case f.Among != nil: // readsAmong
 	case f.RepositoryID != 0:
 		sources = []string{"repository_id = " + arg(f.RepositoryID)}
 		if f.Namespace != "" {
@@ -286,39 +285,10 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 	default:
 		sources = []string{"true"}
 	}
-	for i := range sources {
-		sources[i] = strings.Join(append([]string{sources[i]}, all...), " AND ")
-	}
 	if len(kinds) > 0 && !byKind {
 		rest = append(rest, "kind = ANY ("+arg(kinds)+"::text[])")
 	}
-	return sources, append(rest, f.rest(arg)...)
-}
-
-// among returns a condition for each namespace of Among, or one that nothing fulfils.
-func (f Filter) among(arg func(any) string) []string {
-	list := make([]string, 0, max(len(f.Among), 1))
-	for _, n := range f.Among {
-		list = append(list, "("+strings.Join(n.conditions(arg), " AND ")+")")
-	}
-	if len(list) == 0 {
-		list = append(list, "false")
-	}
-	return list
-}
-
-// conditions are those of the fields that are set.
-func (n NamespaceIs) conditions(arg func(any) string) (list []string) {
-	if n.Name != "" {
-		list = append(list, "namespace = "+arg(n.Name))
-	}
-	if n.ID != 0 {
-		list = append(list, "namespace_id = "+arg(n.ID))
-	}
-	if !n.Born.IsZero() { // an hour more, since times of pulls are by other clocks
-		list = append(list, "time >= "+arg(n.Born.Add(-time.Hour)))
-	}
-	return list
+	return sources, all, append(rest, f.rest(arg)...)
 }
 
 // rest returns the SQL conditions of those fields of the filter that no index serves.

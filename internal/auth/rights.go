@@ -207,14 +207,17 @@ func (c *Control) Readable(ctx context.Context, p *Principal) (Readable, error) 
 // RoleInNamespace is a namespace in which an account has a role.
 type RoleInNamespace struct {
 	Name string
+	ID   int64
+	Made time.Time
 	// Role is the greatest role in the whole namespace: NoRole if the account has roles in single
 	// repositories only.
 	Role Role
 }
 
 // Namespaces lists up to n namespaces in which an account has a role of its own or through a team,
-// in the order of their names, after the name `after`. It says whether there are more.
-func (s *Store) Namespaces(ctx context.Context, account int64, after string, n int) (list []RoleInNamespace, more bool, err error) {
+// in the order of their names, after the name `after`: with NoRole all of them, else those in which its role
+// is at least that. It says whether there are more.
+func (s *Store) Namespaces(ctx context.Context, account int64, least Role, after string, n int) (list []RoleInNamespace, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		WITH mine AS MATERIALIZED (
 			SELECT team_id FROM teammembers WHERE account_id = $1
@@ -228,13 +231,15 @@ func (s *Store) Namespaces(ctx context.Context, account int64, after string, n i
 			SELECT t.top_level_namespace_id, t.role FROM mine m CROSS JOIN LATERAL (
 				SELECT top_level_namespace_id, role FROM teams WHERE id = m.team_id OFFSET 0) t
 		)
-		SELECT n.name, COALESCE(max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], f.role)), 0)
-		FROM found f JOIN live_namespaces n ON n.id = f.top_level_namespace_id
-		WHERE n.name > $2
-		GROUP BY n.name ORDER BY n.name LIMIT $3`, account, after, n+1)
+		SELECT n.name, n.id, n.created_at, r.role FROM (
+			SELECT top_level_namespace_id AS id, COALESCE(max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], role)), 0) AS role
+			FROM found GROUP BY top_level_namespace_id) r
+		JOIN live_namespaces n ON n.id = r.id
+		WHERE n.name > $2 AND r.role >= $4
+		ORDER BY n.name LIMIT $3`, account, after, n+1, int(least))
 	return db.Page(rows, err, n, func(row pgx.CollectableRow) (in RoleInNamespace, err error) {
 		var role int
-		err = row.Scan(&in.Name, &role)
+		err = row.Scan(&in.Name, &in.ID, &in.Made, &role)
 		in.Role = Role(role) //nolint:gosec // an index into roleNames
 		return in, err
 	})

@@ -272,10 +272,20 @@ func askedLogs(f api.LogFilter) map[string]any {
 		"actor": f.Actor, "address": f.Address, "performer": f.Performer, "tag": f.Tag, "digest": f.Digest, "policy": f.Policy, "run": f.Run,
 	} {
 		if value != "" {
-			out[name] = value
+			out[name] = clip(value)
 		}
 	}
 	return out
+}
+
+// mostAsked is how many bytes of a filter's value are kept in the log.
+const mostAsked = 300
+
+func clip(text string) string {
+	if len(text) > mostAsked {
+		return strings.ToValidUTF8(text[:mostAsked], "") + "…"
+	}
+	return text
 }
 
 // addLogs binds the operations on the audit log.
@@ -384,14 +394,9 @@ func (a *API) logFilter(ctx context.Context, in api.LogExport) (audit.Filter, er
 	return f, err
 }
 
-// maintainedNamespaces is how many namespaces a list or an export of the log takes at most, each by an
-// index scan of its own.
-// maintainedPages is how many pages of namespaces, in most of which the account may have a smaller role,
-// are read to find them.
-const (
-	maintainedNamespaces = 100
-	maintainedPages      = 10
-)
+// maintainedNamespaces is how many namespaces a list or an export of the log takes at most: a page examines
+// as many entries of each as there are entries that it may examine for each of them.
+const maintainedNamespaces = 500
 
 // maintainedFilter returns the filter for the log of the namespaces that the account maintains, or of the
 // whole registry if it administers that.
@@ -404,37 +409,19 @@ func (a *API) maintainedFilter(ctx context.Context, asked api.LogFilter) (audit.
 		return f, err
 	}
 	f.Among = []audit.NamespaceIs{} // not nil, which would be the whole log
-	after, tooMany := "", server.Refusal(http.StatusBadRequest, "you have roles in so many namespaces that the log of one has to be asked for: "+
-		"GET /api/v1/organization/{orgname}/logs, or a TARGET of purser audit")
-	for pages, more := 0, true; more; pages++ {
-		if pages == maintainedPages {
-			return f, tooMany
-		}
-		var list []auth.RoleInNamespace
-		list, more, err = a.opt.Accounts.Namespaces(ctx, server.Observed(ctx).Principal.ID, after, maintainedNamespaces)
-		if err != nil {
+	list, more, err := a.opt.Accounts.Namespaces(ctx, server.Observed(ctx).Principal.ID, api.ListLogs.Access.Role(), "", maintainedNamespaces)
+	if err != nil {
+		return f, err
+	}
+	if more {
+		return f, server.Refusal(http.StatusBadRequest, "you maintain more than %d namespaces: ask for the log of one. "+
+			"That is the field Namespace of the page, a TARGET of purser audit, and GET /api/v1/organization/{orgname}/logs", maintainedNamespaces)
+	}
+	for _, in := range list {
+		if allowed, err := a.allows(ctx, api.ListLogs.Access, auth.OfNamespace(in.Name)); err != nil {
 			return f, err
-		}
-		for _, in := range list {
-			after = in.Name
-			if in.Role < api.ListLogs.Access.Role() {
-				continue
-			}
-			if allowed, err := a.allows(ctx, api.ListLogs.Access, auth.OfNamespace(in.Name)); err != nil {
-				return f, err
-			} else if !allowed { // by the limits of a token, or not any more
-				continue
-			}
-			if len(f.Among) == maintainedNamespaces {
-				return f, tooMany
-			}
-			n := audit.NamespaceIs{Name: in.Name}
-			if n.ID, n.Born, err = a.catalog.NamespaceRow(ctx, in.Name); oci.CodeOf(err) == oci.NameUnknown {
-				continue
-			} else if err != nil {
-				return f, err
-			}
-			f.Among = append(f.Among, n)
+		} else if allowed { // a token's limits may not, or its role isn't there any more
+			f.Among = append(f.Among, audit.NamespaceIs{Name: in.Name, ID: in.ID, Born: in.Made})
 		}
 	}
 	return f, nil

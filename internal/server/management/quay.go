@@ -144,7 +144,7 @@ func (a *API) user(ctx context.Context, page *api.Paging) (*api.QuayUser, error)
 	if err != nil {
 		return out, err
 	}
-	found, more, err := a.opt.Accounts.Namespaces(ctx, p.ID, after, page.Most())
+	found, more, err := a.opt.Accounts.Namespaces(ctx, p.ID, auth.NoRole, after, page.Most())
 	for _, n := range found {
 		out.Organizations = append(out.Organizations, api.QuayOrganization{
 			Name: n.Name, IsOrgAdmin: n.Role >= auth.Administrator, MayMaintain: n.Role >= auth.Maintainer, CanCreateRepo: n.Role >= auth.Writer, PreferredNamespace: n.Name == p.Name,

@@ -197,11 +197,11 @@ func (q *request) showOwn(d *overview) error {
 		d.Attention = append(d.Attention, list...)
 	}
 	// The account's own namespace, of which /user/aggregatelogs is, may not exist, and is rarely all
-	// that is the client's. Only who administers a namespace may see its log, so the title names these.
+	// that is the client's. Only who maintains a namespace may see its log, so the title names these.
 	var names []string
 	var logs []api.LogAt
 	for _, n := range user.Organizations {
-		if n.IsOrgAdmin && len(logs) < maxOwn {
+		if n.MayMaintain && len(logs) < maxOwn {
 			names, logs = append(names, format.Clip(40, n.Name)), append(logs, api.LogAt{Namespace: n.Name})
 		}
 	}
