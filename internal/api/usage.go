@@ -27,7 +27,7 @@ type UsageQuery struct {
 var GetUsage = Operation[UsageQuery, RegistryUsage]{
 	ID: "getUsage", Method: http.MethodGet, Path: "/usage", Tag: "system", Access: auth.Operate,
 	Summary: "Get what the registry stores, and how that grew",
-	Description: "Sizes are measured now and then, at most once a minute and at least once a day, while clients push and delete: " +
+	Description: "Sizes are measured now and then, again a minute to a day after the last time, while clients push and delete: " +
 		"they are as of moments between measured_from and measured_at. Days are UTC, and the registry remembers 400 of them.",
 	Errors: []int{http.StatusServiceUnavailable},
 }

@@ -37,7 +37,7 @@ type sum struct {
 // sums is what a slice adds.
 type sums struct {
 	repositories, namespaces map[int64]*sum
-	blobs, bytes, trash      int64
+	trash                    int64
 }
 
 func newSums() *sums {
@@ -106,7 +106,6 @@ func (s *sums) closeBlob(at *position) {
 		n := of(s.namespaces, at.Open.OneNamespace, 0)
 		n.own = plus(n.own, at.Open.Size)
 	}
-	s.blobs, s.bytes = s.blobs+1, plus(s.bytes, at.Open.Size)
 }
 
 // kept are the sums of the slices that were read since the position was stored: of those between the
@@ -214,13 +213,11 @@ func (s *sums) store(ctx context.Context, tx pgx.Tx, pass int64) error {
 			bytes = LEAST(u.bytes::numeric + EXCLUDED.bytes, 9223372036854775807)::bigint,
 			own_bytes = LEAST(u.own_bytes::numeric + EXCLUDED.own_bytes, 9223372036854775807)::bigint`,
 		pass, ids, blobs, size, own)
-	b.Queue(`
-		UPDATE usage_registry SET blobs = blobs + $2, bytes = LEAST(bytes::numeric + $3, 9223372036854775807)::bigint,
-			trash_bytes = LEAST(trash_bytes::numeric + $4, 9223372036854775807)::bigint WHERE pass = $1`, pass, s.blobs, s.bytes, s.trash)
+	b.Queue("UPDATE usage_registry SET trash_bytes = LEAST(trash_bytes::numeric + $2, 9223372036854775807)::bigint WHERE pass = $1", pass, s.trash)
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// blobs reads a slice of blobs, and adds up those without a link.
+// blobs reads a slice of blobs, and adds up all of them, and those without a link.
 func (m *Meter) blobs(ctx context.Context, tx pgx.Tx, s state) error {
 	after := s.at.Digest
 	if after == nil {
@@ -235,8 +232,8 @@ func (m *Meter) blobs(ctx context.Context, tx pgx.Tx, s state) error {
 			SELECT size FROM slice
 			WHERE NOT EXISTS (SELECT FROM repository_blobs WHERE blob_digest = slice.digest OFFSET 0)
 		), added AS (
-			UPDATE usage_registry SET blobs = blobs + (SELECT count(*) FROM alone),
-				bytes = LEAST(bytes + (SELECT COALESCE(sum(size), 0) FROM alone), 9223372036854775807)::bigint,
+			UPDATE usage_registry SET blobs = blobs + (SELECT count(*) FROM slice),
+				bytes = LEAST(bytes + (SELECT COALESCE(sum(size), 0) FROM slice), 9223372036854775807)::bigint,
 				unreferenced_bytes = LEAST(unreferenced_bytes + (SELECT COALESCE(sum(size), 0) FROM alone), 9223372036854775807)::bigint
 			WHERE pass = $3
 		)

@@ -22,9 +22,12 @@ type RegistrySums struct {
 	Measured
 	Blobs        int64 `json:"blobs"`
 	Bytes        int64 `json:"bytes" doc:"Of all blobs, each once"`
-	Trash        int64 `json:"trash_bytes" doc:"Of blobs that only deleted repositories have"`
+	Trash        int64 `json:"trash_bytes" doc:"Of blobs that only deleted repositories have. A blob whose repositories are deleted while it is measured may count here and in unreferenced_bytes"`
 	Unreferenced int64 `json:"unreferenced_bytes" doc:"Of blobs that no repository has"`
 }
+
+// InRepositories returns the bytes of what repositories have.
+func (s RegistrySums) InRepositories() int64 { return max(s.Bytes-s.Trash-s.Unreferenced, 0) }
 
 // Sums is what a namespace or a repository stores.
 type Sums struct {
@@ -117,7 +120,7 @@ func collect(rows pgx.Rows) ([]Sums, error) {
 func Days(ctx context.Context, q db.Querier, days int) ([]RegistryDay, error) {
 	rows, err := q.Query(ctx, `
 		SELECT day::timestamp AT TIME ZONE 'UTC', bytes, trash_bytes, unreferenced_bytes FROM usage_registry_days
-		WHERE day > (now() AT TIME ZONE 'UTC')::date - $1::int ORDER BY day`, days)
+		WHERE day > `+today+` - $1::int AND day <= `+today+` ORDER BY day`, days)
 	if err != nil {
 		return nil, fmt.Errorf("reading what the registry stored: %w", err)
 	}

@@ -11,8 +11,15 @@
 // one meanwhile, or a transaction has failed, the process drops them and goes on from the position that is
 // stored. So no link counts twice, and none between two slices is left out.
 //
+// Then it reads all blobs, and adds up what the registry stores and what no repository has.
+//
 // Clients push and delete meanwhile: sums are as of some moment between the beginning and the end of the
-// pass, for each blob another. Readers see only a pass that has ended.
+// pass, for each blob another, and for a blob whose links come or go meanwhile one for its links and another
+// for itself. So the sums of all needn't add up, and each of them is right for its moment. Readers see only a
+// pass that has ended.
+//
+// A time that lies further ahead than any is set, of the next pass or of a lease, was made by a clock that was
+// ahead: it counts as over.
 //
 // Only repositories and namespaces that aren't deleted have sums. A repository's own bytes are those of
 // blobs that no other such repository of its namespace has, a namespace's those of blobs that no other such
@@ -90,8 +97,9 @@ func (m *Meter) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 func (m *Meter) next(ctx context.Context) (time.Duration, error) {
 	var seconds float64
 	err := m.opt.DB.Pool.QueryRow(ctx, `
-		SELECT CASE WHEN phase = 'idle' THEN LEAST(GREATEST(extract(epoch FROM GREATEST(next_at, now()) - now()), 0), 60) ELSE $1 END::float8
-		FROM usage_state`, looksAgain.Seconds()).Scan(&seconds)
+		SELECT CASE WHEN phase <> 'idle' THEN $1 WHEN next_at > now() + $2::interval THEN 0
+			ELSE LEAST(GREATEST(extract(epoch FROM GREATEST(next_at, now()) - now()), 0), 60) END::float8
+		FROM usage_state`, looksAgain.Seconds(), longestPause).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when sizes are to be measured: %w", err)
 	}
@@ -121,8 +129,9 @@ func (m *Meter) Step(ctx context.Context) (more bool, err error) {
 	err = m.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
 		var s state
 		err := tx.QueryRow(ctx, `
-			SELECT pass, published, phase, now() >= next_at, owner IS DISTINCT FROM $1 AND now() < owner_until, position
-			FROM usage_state FOR UPDATE SKIP LOCKED`, m.id).Scan(&s.pass, &s.published, &s.phase, &s.due, &s.others, &s.at)
+			SELECT pass, published, phase, now() >= next_at OR next_at > now() + $2::interval,
+				owner IS DISTINCT FROM $1 AND now() < owner_until AND owner_until <= now() + $3::interval, position
+			FROM usage_state FOR UPDATE SKIP LOCKED`, m.id, longestPause, owned).Scan(&s.pass, &s.published, &s.phase, &s.due, &s.others, &s.at)
 		if errors.Is(err, pgx.ErrNoRows) {
 			more = false
 			return nil
@@ -157,9 +166,9 @@ func (m *Meter) Step(ctx context.Context) (more bool, err error) {
 // delete.
 func (m *Meter) begin(ctx context.Context, tx pgx.Tx, s state) (more bool, err error) {
 	for _, sql := range []string{
-		"DELETE FROM usage_repositories WHERE (pass, repository_id) IN (SELECT pass, repository_id FROM usage_repositories WHERE pass < $1 ORDER BY pass, repository_id LIMIT $2)",
-		"DELETE FROM usage_namespaces WHERE (pass, namespace_id) IN (SELECT pass, namespace_id FROM usage_namespaces WHERE pass < $1 ORDER BY pass, namespace_id LIMIT $2)",
-		"DELETE FROM usage_registry WHERE pass IN (SELECT pass FROM usage_registry WHERE pass < $1 LIMIT $2)",
+		"DELETE FROM usage_repositories WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_repositories WHERE pass < $1 LIMIT $2))",
+		"DELETE FROM usage_namespaces WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_namespaces WHERE pass < $1 LIMIT $2))",
+		"DELETE FROM usage_registry WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_registry WHERE pass < $1 LIMIT $2))",
 	} {
 		done, err := tx.Exec(ctx, sql, s.published, m.opt.Slice)
 		if err != nil {
@@ -169,6 +178,9 @@ func (m *Meter) begin(ctx context.Context, tx pgx.Tx, s state) (more bool, err e
 	}
 	if more || !s.due {
 		return more, nil
+	}
+	if more, err = m.forget(ctx, tx); more || err != nil {
+		return more, err
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE usage_state SET pass = published + 1, phase = 'links', position = '{}', begun_at = clock_timestamp(), worked = '0'`)

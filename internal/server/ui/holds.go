@@ -83,8 +83,8 @@ func (q *request) heldRows(list []hold.Held) ([]heldRow, error) {
 		}
 		for _, name := range h.Names[:min(len(h.Names), shownNames)] {
 			image := heldImage{Name: withoutHost(name)}
-			repository, tag, _ := strings.Cut(image.Name, ":")
-			repository, _, _ = strings.Cut(repository, "@")
+			tagged, _, byDigest := strings.Cut(image.Name, "@")
+			repository, tag, _ := strings.Cut(tagged, ":")
 			if _, known := here[repository]; !known && len(here) < maxLooked {
 				_, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(repository), SizeLinks: fewLinks})
 				if err != nil && statusOf(err) == 0 {
@@ -94,6 +94,8 @@ func (q *request) heldRows(list []hold.Held) ([]heldRow, error) {
 			}
 			switch {
 			case !here[repository]:
+			case byDigest:
+				image.Link = link(manifestPath, repository, h.Digest.String())
 			case tag != "" && oci.ValidateTag(tag) == nil:
 				image.Link = link("/ui/repositories/{repository}", repository) + arguments("q", tag)
 			default:

@@ -155,10 +155,11 @@ func TestHoldsPages(t *testing.T) {
 	want(t, page, "prod/eu", "silent", "kubernetes")
 	want(t, r.page(t, 200, "/ui/holds/prod%2Feu?namespace=acme"), "&lt;pod&gt; shop", "!<pod>", "no report for half of its lease")
 	runs := `{"digests": [{"digest": "` + servertest.Digest("x").String() + `", "used_by": "deployment shop/web", "names": ["registry.example.com:5000/acme/web:v0", "r.example/acme/gone:v1"]},
-		{"digest": "` + servertest.Digest("y").String() + `", "used_by": "deployment cart/api", "names": ["acme/web:<b>"]}]}`
+		{"digest": "` + servertest.Digest("y").String() + `", "used_by": "deployment cart/api", "names": ["acme/web:<b>", "acme/web:v1@` + servertest.Digest("y").String() + `"]}]}`
 	r.Manage(t, "PUT", "/holds/prod%2Feu?namespace=acme", runs).WantStatus(t, 200)
 	page = r.page(t, 200, "/ui/holds/prod%2Feu?namespace=acme")
-	want(t, page, ">shop</td>", ">deployment web</th>", `<a href="/ui/repositories/acme/web?q=v0">acme/web:v0</a>`, "acme/gone:v1", "!gone?q=", `<a href="/ui/repositories/acme/web">acme/web:&lt;b&gt;</a>`, "!registry.example.com")
+	want(t, page, ">shop</td>", ">deployment web</th>", `<a href="/ui/repositories/acme/web?q=v0">acme/web:v0</a>`, "acme/gone:v1", "!gone?q=", `<a href="/ui/repositories/acme/web">acme/web:&lt;b&gt;</a>`, "!registry.example.com",
+		`<a href="/ui/repositories/acme/web/-/manifests/`+servertest.Digest("y").String()+`">acme/web:v1@`)
 	if strings.Index(page, "deployment api") > strings.Index(page, "deployment web") {
 		t.Error("the workloads aren't in the order of their namespaces")
 	}
