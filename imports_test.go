@@ -135,6 +135,7 @@ var layers = map[string]rule{
 	"internal/server/ui":               {layer: 6, also: []string{"internal/server/ui/chart", "internal/server/ui/format"}},
 	"internal/server/ui/chart":         {layer: 0},
 	"internal/server/ui/format":        {layer: 0},
+	"internal/server/ui/imagetree":     {layer: 5, also: []string{"internal/api"}}, // what belongs to an image; commands show it too
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login", "internal/server/ui"}},
 	"cmd/purser/internal/command":     {layer: 7}, // what all commands share

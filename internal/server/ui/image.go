@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/server/ui/chart"
 	"github.com/purser-registry/purser/internal/server/ui/format"
+	"github.com/purser-registry/purser/internal/server/ui/imagetree"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -44,16 +45,11 @@ type layerRow struct {
 
 // childRow is a manifest that an index lists, with what is attached to it.
 type childRow struct {
-	api.ChildManifest
-	Kind, Link string
-	Sized      bool        // TotalSize is known, or known to be missing
-	Attached   []*childRow // attestations that BuildKit lists beside it in the index
-	Referrers  []*referrer
-	More       bool // there are more referrers
+	*imagetree.Child
+	Link      string
+	Attached  []*childRow // attestations that BuildKit lists beside it in the index
+	Referrers []*referrer
 }
-
-// Missing says that the repository doesn't have the manifest.
-func (c *childRow) Missing() bool { return c.Sized && c.TotalSize == nil }
 
 // manifestData is what the page of a manifest shows.
 type manifestData struct {
@@ -68,7 +64,8 @@ type manifestData struct {
 	AnnotationsLeft                           int
 	From, To, Total                           int // of the layers or the manifests, from 1
 	Pages                                     pages
-	Tree                                      referrerTree
+	Tree                                      []*referrer
+	TreeCut                                   bool // there are more
 	Attached                                  []attachedTag
 	Kept                                      [][]phrase
 	Raw                                       string
@@ -100,9 +97,11 @@ func showManifest(q *request) error {
 	d.RawCut = cut || strings.HasSuffix(d.Raw, "…")
 	d.describe(q, &words)
 	if d.Info.Referrers.Rows > 0 {
-		if d.Tree, err = q.referrersOf(of, &others); err != nil {
+		tree, err := q.referrerSource().Referrers(of)
+		if err != nil {
 			return err
 		}
+		d.Tree, d.TreeCut = describeReferrers(tree.First, repository, &others), tree.Cut
 	}
 	if err := q.attach(of, d.Manifests, &others); err != nil {
 		return err
@@ -173,7 +172,7 @@ func (d *manifestData) describe(q *request, words *format.Room) {
 	}
 	d.From, d.To, d.Pages = from+1, to, q.pagesOf(nil, next)
 	if m.IsManifestList {
-		d.describeChildren(content, from, to, &rows)
+		d.describeChildren(from, to, &rows)
 		return
 	}
 	for _, l := range m.Layers[from:to] {
@@ -182,7 +181,7 @@ func (d *manifestData) describe(q *request, words *format.Room) {
 }
 
 // describeChildren keeps the manifests on this page and sets what it shows of them.
-func (d *manifestData) describeChildren(content v1.Index, from, to int, words *format.Room) {
+func (d *manifestData) describeChildren(from, to int, words *format.Room) {
 	m := &d.Info
 	for _, child := range m.Manifests[:min(len(m.Manifests), 200)] {
 		name := words.Clip(40, child.Platform)
@@ -190,64 +189,41 @@ func (d *manifestData) describeChildren(content v1.Index, from, to int, words *f
 			d.Platforms = append(d.Platforms, name)
 		}
 	}
-	sized := 100 // as many as the API gives total sizes for
-	of := make(map[string]*childRow)
-	for i := from; i < to; i++ {
-		child := &childRow{ChildManifest: m.Manifests[i], Sized: i < sized}
-		child.Kind = format.KindOf(child.MediaType, child.ArtifactType)
-		var annotations map[string]string
-		if i < len(content.Manifests) {
-			annotations = content.Manifests[i].Annotations
-		}
-		if annotations["vnd.docker.reference.type"] == "attestation-manifest" {
-			child.Kind = "attestation (BuildKit)"
-		}
-		if child.Platform = words.Clip(60, child.Platform); strings.HasPrefix(child.Platform, "unknown") {
-			child.Platform = ""
-		}
-		child.Kind = words.Clip(80, child.Kind)
-		child.Link = link(manifestPath, d.Repository, child.Digest.String())
-		// BuildKit lists an attestation behind the image that it is about.
-		if image := of[annotations["vnd.docker.reference.digest"]]; image != nil {
-			image.Attached = append(image.Attached, child)
-			continue
-		}
-		of[child.Digest.String()] = child
-		d.Manifests = append(d.Manifests, child)
+	for _, child := range imagetree.Children(m, from, to) {
+		d.Manifests = append(d.Manifests, rowOf(child, d.Repository, words))
 	}
 }
 
-// Limits of what a page shows as attached to the manifests of an index.
-const (
-	maxAttached  = 12 // manifests of which the page asks for referrers
-	maxOfOneEach = 5  // referrers of one
-)
+func rowOf(child *imagetree.Child, repository string, words *format.Room) *childRow {
+	row := &childRow{Child: child, Link: link(manifestPath, repository, child.Digest.String())}
+	child.Platform, child.Kind = words.Clip(60, child.Platform), words.Clip(80, child.Kind)
+	for _, a := range child.Attestations {
+		row.Attached = append(row.Attached, rowOf(a, repository, words))
+	}
+	return row
+}
+
+// maxAttached is of how many manifests of an index a page asks for referrers.
+const maxAttached = 12
+
+// referrerSource is where the page's trees get referrers from.
+func (q *request) referrerSource() imagetree.Source {
+	return imagetree.Source{
+		List: func(in api.ReferrerQuery) (api.ReferrerList, error) { return run(q, api.ListReferrers, in) }, NotFound: func(err error) bool { return statusOf(err) == http.StatusNotFound },
+	}
+}
 
 // attach asks for the referrers of the manifests of an index. Theirs are on their own pages.
-func (q *request) attach(of api.ManifestItem, children []*childRow, words *format.Room) error {
-	asked := 0
-	for _, child := range children {
-		if child.Missing() || child.Digest == of.Digest {
-			continue
-		}
-		if asked++; asked > maxAttached {
-			child.More = true
-			continue
-		}
-		of.Digest = child.Digest
-		list, err := run(q, api.ListReferrers, api.ReferrerQuery{ManifestItem: of, Limit: maxOfOneEach})
-		if statusOf(err) == http.StatusNotFound { // deleted since the index was read
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		child.More = list.NextPage != ""
-		for _, listed := range list.Referrers {
-			r := &referrer{ListedReferrer: listed}
-			r.describe(of.Repository, words)
-			child.Referrers = append(child.Referrers, r)
-		}
+func (q *request) attach(of api.ManifestItem, rows []*childRow, words *format.Room) error {
+	children := make([]*imagetree.Child, len(rows))
+	for i, row := range rows {
+		children[i] = row.Child
+	}
+	if err := q.referrerSource().Attach(of, children, maxAttached); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		row.Referrers = describeReferrers(row.Child.Referrers, of.Repository, words)
 	}
 	return nil
 }
@@ -350,78 +326,21 @@ func sendManifest(q *request) error {
 	return err
 }
 
-// Limits of the tree of referrers on a page.
-const (
-	maxReferrerDepth = 4
-	maxReferrers     = 30
-	maxReferrerCalls = 16 // requests to the management API for one tree
-)
-
 // referrer is a manifest that refers to another, with those that refer to it.
 type referrer struct {
-	api.ListedReferrer
-	Name, Type, Link string // Type is empty if the name says it
-	Says             string // what the annotations say of its content
-	Referrers        []*referrer
-	Depth            int
+	*imagetree.Referrer
+	Link      string
+	Referrers []*referrer
 }
 
-// referrerTree is what a page shows of the referrers of a manifest.
-type referrerTree struct {
-	First []*referrer
-	// Cut says that there are more, deeper ones or further ones. They are on the pages of those
-	// that are shown.
-	Cut bool
-}
-
-// referrersOf asks for the referrers of a manifest and for theirs, level by level.
-func (q *request) referrersOf(of api.ManifestItem, words *format.Room) (tree referrerTree, err error) {
-	root := &referrer{ListedReferrer: api.ListedReferrer{Digest: of.Digest}}
-	queue, shown := []*referrer{root}, 0
-	for calls := 0; len(queue) > 0; calls++ {
-		if calls == maxReferrerCalls || shown == maxReferrers {
-			tree.Cut = true
-			break
-		}
-		parent := queue[0]
-		queue = queue[1:]
-		of.Digest = parent.Digest
-		list, err := run(q, api.ListReferrers, api.ReferrerQuery{ManifestItem: of, Limit: 20})
-		if err != nil {
-			return tree, err
-		}
-		tree.Cut = tree.Cut || list.NextPage != ""
-		for _, listed := range list.Referrers {
-			if shown == maxReferrers {
-				tree.Cut = true
-				break
-			}
-			shown++
-			r := &referrer{ListedReferrer: listed}
-			r.describe(of.Repository, words)
-			parent.Referrers = append(parent.Referrers, r)
-			if r.Depth = parent.Depth + 1; r.Depth < maxReferrerDepth {
-				queue = append(queue, r)
-			}
-		}
+// describeReferrers sets what a page shows of referrers.
+func describeReferrers(list []*imagetree.Referrer, repository string, words *format.Room) []*referrer {
+	rows := make([]*referrer, len(list))
+	for i, r := range list {
+		r.Type, r.Says = words.Clip(100, r.Type), words.Clip(120, r.Says)
+		rows[i] = &referrer{r, link(manifestPath, repository, r.Digest.String()), describeReferrers(r.Referrers, repository, words)}
 	}
-	tree.First = root.Referrers
-	return tree, nil
-}
-
-// describe sets what the page shows of a referrer.
-func (r *referrer) describe(repository string, words *format.Room) {
-	r.Name = format.KindOf(r.MediaType, r.ArtifactType)
-	if _, known := format.Artifacts[r.ArtifactType]; !known && r.ArtifactType != "" {
-		r.Type = words.Clip(100, r.ArtifactType)
-	}
-	r.Link = link(manifestPath, repository, r.Digest.String())
-	for _, name := range []string{"in-toto.io/predicate-type", "dev.sigstore.bundle.predicateType", "org.opencontainers.image.title", "org.opencontainers.image.description"} {
-		if text := r.Annotations[name]; text != "" {
-			r.Says = words.Clip(120, text)
-			break
-		}
-	}
+	return rows
 }
 
 // attachedTag is a tag that belongs to a manifest by its name, as cosign names signatures.
@@ -430,20 +349,15 @@ type attachedTag struct{ Name, What, Digest string }
 // attachedTags lists tags like sha256-<digest>.sig, by which clients attach signatures to images
 // on registries without lists of referrers.
 func (q *request) attachedTags(repository, digest string) ([]attachedTag, error) {
-	prefix := strings.Replace(digest, ":", "-", 1)
 	list, err := run(q, api.ListTags, api.TagQuery{
-		InRepository: repositoryOf(repository), NameFilter: api.NameFilter{Prefix: prefix}, Sort: "name", Limit: 10,
+		InRepository: repositoryOf(repository), NameFilter: api.NameFilter{Prefix: imagetree.TagPrefix(digest)}, Sort: "name", Limit: 10,
 	})
 	if err != nil {
 		return nil, err
 	}
 	var found []attachedTag
 	for _, t := range list.Tags {
-		what := map[string]string{".sig": "signature (cosign)", ".att": "attestation (cosign)", ".sbom": "SBOM (cosign)", "": "list of referrers"}[strings.TrimPrefix(t.Name, prefix)]
-		if what == "" {
-			what = format.KindOf(t.MediaType, t.ArtifactType)
-		}
-		found = append(found, attachedTag{t.Name, what, t.ManifestDigest.String()})
+		found = append(found, attachedTag{t.Name, imagetree.TagKind(digest, t), t.ManifestDigest.String()})
 	}
 	return found, nil
 }
