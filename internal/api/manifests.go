@@ -83,6 +83,7 @@ type ListedReferrer struct {
 	MediaType    string            `json:"media_type"`
 	ArtifactType string            `json:"artifact_type,omitempty"`
 	Size         int64             `json:"size" doc:"Stored size of the manifest alone, in bytes"`
+	TotalSize    *int64            `json:"total_size,omitempty" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests. Missing: it was deleted while the list was made"`
 	Annotations  map[string]string `json:"annotations,omitempty" nullable:"false" doc:"Missing if they are longer than 64 KiB"`
 }
 

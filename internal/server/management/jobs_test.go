@@ -30,7 +30,7 @@ const (
 // uiPages says on which page of the UI a file's operations are.
 var uiPages = map[string]string{
 	"users.go": "Users", "attention.go": "Overview", "audit.go": "Audit log", "chart.go": "Pulls",
-	"changes.go": "Settings", "gc.go": "Garbage collection", "clients.go": "Image", "forecast.go": "Policy", "holds.go": "Holds", "image.go": "Image",
+	"changes.go": "Settings", "gc.go": "Garbage collection", "clients.go": "Image", "forecast.go": "Policy", "holds.go": "Holds", "image.go": "Image", "imagetree.go": "Image",
 	"namespace.go": "Namespaces", "overview.go": "Overview", "pattern.go": "Tags by a pattern",
 	"policies.go": "Policies", "policy_form.go": "Policy", "repositories.go": "Repositories", "repository.go": "Repository",
 	"robots.go": "Robots", "runs.go": "Pruning", "search.go": "Search", "settings.go": "Settings", "system.go": "System", "tag.go": "Tag",
@@ -67,7 +67,6 @@ var elsewhere = map[string]noPlace{
 	"ListCollaborators":    {"of Quay's API", "of Quay's API"},
 	"ListNamespaceMembers": {"of Quay's API", "of Quay's API"},
 	"ListQuotaLimits":      {"part of a quota", "part of a quota"},
-	"ListReferrers":        {command: "`oras discover` and `regctl artifact list` ask the registry"},
 	"ListRepositoryHolds":  {"the page of an image says who holds it", "`purser gc explain` says who holds an image"},
 	"ListTopTags":          {ui: "the list of tags is sorted by pulls"},
 	"ListWaitingAsks":      {command: "`purser prune asks` lists those of a namespace"},

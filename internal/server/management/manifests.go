@@ -298,7 +298,29 @@ func (a *API) listReferrers(ctx context.Context, in *api.ReferrerQuery) (*api.Re
 	if err != nil {
 		return nil, err
 	}
-	return referrerPage(ctx, found, more)
+	page, err := referrerPage(ctx, found, more)
+	if err != nil {
+		return nil, err
+	}
+	return page, a.addReferrerSizes(ctx, in.Repository, page.Referrers)
+}
+
+// addReferrerSizes sets the total sizes of a page of referrers.
+func (a *API) addReferrerSizes(ctx context.Context, repository string, page []api.ListedReferrer) error {
+	if len(page) == 0 {
+		return nil
+	}
+	digests := make([]oci.Digest, len(page))
+	for i, r := range page {
+		digests[i] = r.Digest
+	}
+	found, err := a.browser.DescribeManifests(ctx, repository, digests)
+	for _, m := range found {
+		if i := slices.Index(digests, m.Digest); i >= 0 {
+			page[i].TotalSize = &m.Size
+		}
+	}
+	return err
 }
 
 // referrerPage returns the page that begins with the first of the referrers; `more` says that

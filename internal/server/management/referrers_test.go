@@ -16,6 +16,7 @@ type referrers struct {
 		ArtifactType string `json:"artifact_type"`
 		MediaType    string `json:"media_type"`
 		Size         int
+		TotalSize    int `json:"total_size"`
 		Annotations  map[string]string
 	}
 	NextPage string `json:"next_page"`
@@ -45,7 +46,7 @@ func TestAPIReferrers(t *testing.T) {
 		t.Fatalf("%+v", list)
 	}
 	for i, m := range list.Referrers {
-		if m.Digest != digest(pushed[i]) || m.Size != len(pushed[i]) || m.Annotations["n"] != fmt.Sprint(i) || m.MediaType != oci.MediaTypeImageManifest {
+		if m.Digest != digest(pushed[i]) || m.Size != len(pushed[i]) || m.TotalSize != len(pushed[i])+len("{}") || m.Annotations["n"] != fmt.Sprint(i) || m.MediaType != oci.MediaTypeImageManifest {
 			t.Errorf("%d: %+v", i, m)
 		}
 	}

@@ -92,8 +92,14 @@ func tagItem(text string) (api.TagItem, error) {
 	return api.TagItem{InRepository: api.InRepository{Repository: repository}, Tag: tag}, err
 }
 
+// platformsOfTag is how many platforms of an index the description of a tag has at most.
+const platformsOfTag = 30
+
 func tagShowCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1),
+		Long: "Show a tag and what it points to, with the platforms of an index and what is attached to each.\n" +
+			"\"purser manifest show\" prints that alone, and as JSON.",
+	}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		item, err := tagItem(args[0])
@@ -107,11 +113,22 @@ func tagShowCommand(src *command.Source) *cobra.Command {
 		if *format == command.JSON {
 			return format.Print(cmd.OutOrStdout(), t, nil)
 		}
-		m, err := api.GetManifest.Call(cmd.Context(), c, api.ManifestItem{InRepository: item.InRepository, Digest: t.ManifestDigest})
+		of := api.ManifestItem{InRepository: item.InRepository, Digest: t.ManifestDigest}
+		m, err := api.GetManifest.Call(cmd.Context(), c, of)
 		if err != nil {
 			return err
 		}
-		return writeTag(cmd.OutOrStdout(), t, m)
+		if err := writeTag(cmd.OutOrStdout(), t, m); err != nil || !m.IsManifestList && m.Referrers.Rows == 0 {
+			return err
+		}
+		tree, err := treeOf(cmd.Context(), c, of, &m, platformsOfTag)
+		if err != nil {
+			return err
+		}
+		if err := say(cmd, "\n"); err != nil {
+			return err
+		}
+		return writeTree(cmd.OutOrStdout(), args[0], item.Repository, tree)
 	})
 	return cmd
 }
