@@ -2,7 +2,9 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -73,6 +75,40 @@ func (e LogEntry) IDs() (policy, run string) {
 func (e LogEntry) Reason() string {
 	reason, _ := e.Metadata["reason"].(string)
 	return reason
+}
+
+// Entry returns the entry in the form of the log itself, which exports have. Of its detail it lacks what Quay's
+// format repeats from other members.
+func (e LogEntry) Entry() audit.Entry {
+	out := audit.Entry{
+		ID: e.ID, Time: e.Time, Kind: e.Kind, Address: e.IP, UserAgent: e.UserAgent, RequestID: e.RequestID, Namespace: e.Namespace,
+		Repository: e.Repository, RepositoryID: e.RepositoryID, Tag: e.Tag, Digest: e.Digest, Pulls: e.Pulls,
+	}
+	if e.Performer != nil {
+		out.Actor = e.Performer.Name
+	}
+	if e.Policy != nil {
+		out.Policy = *e.Policy
+	}
+	if e.Run != nil {
+		out.Run = *e.Run
+	}
+	if e.FirstTime != nil {
+		out.FirstTime = *e.FirstTime
+	}
+	detail := maps.Clone(e.Metadata)
+	for name, value := range map[string]string{
+		"namespace": e.Namespace, "repo": strings.TrimPrefix(e.Repository, e.Namespace+"/"), "tag": e.Tag, "manifest_digest": e.Digest.String(),
+		"user-agent": e.UserAgent, "performer": out.Actor,
+	} {
+		if text, ok := detail[name].(string); ok && text == value {
+			delete(detail, name)
+		}
+	}
+	if len(detail) > 0 {
+		out.Detail = detail
+	}
+	return out
 }
 
 // LogList is a page of the log.

@@ -15,6 +15,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -133,6 +134,7 @@ func (f *logFlags) wholeDigest(ctx context.Context, c *api.Client, repository st
 func auditListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
 	listing, flags := command.AddListing(cmd), addLogFlags(cmd)
+	command.AllowCSV(cmd, listing.Format)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		part, err := flags.part(cmd.Context(), c, args) // only once, so that an age means the same moment for all pages
 		if err != nil {
@@ -143,6 +145,9 @@ func auditListCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		return command.PrintList(cmd, listing, list, more, func(e api.LogEntry) string { return logView(e).row()[3] }, func(w io.Writer) error {
+			if *listing.Format == command.CSV {
+				return writeLogCSV(w, list)
+			}
 			rows := make([][]string, len(list))
 			for i, e := range list {
 				rows[i] = logView(e).row()
@@ -151,6 +156,18 @@ func auditListCommand(src *command.Source) *cobra.Command {
 		})
 	})
 	return cmd
+}
+
+// writeLogCSV writes entries in the form of an export.
+func writeLogCSV(w io.Writer, list []api.LogEntry) error {
+	write, err := audit.CSV(w)
+	for i := 0; err == nil && i < len(list); i++ {
+		err = write(list[i].Entry())
+	}
+	if err != nil {
+		return fmt.Errorf("printing CSV: %w", err)
+	}
+	return nil
 }
 
 // listLog lists the log of a place, or of all that the account may read if none is given.

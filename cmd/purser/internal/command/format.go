@@ -17,6 +17,7 @@ type Format string
 const (
 	Text Format = "text"
 	JSON Format = "json"
+	CSV  Format = "csv" // of commands with AllowCSV
 )
 
 // String implements pflag.Value.
@@ -42,10 +43,33 @@ func AddFormat(cmd *cobra.Command) *Format {
 	return &f
 }
 
+// orCSV is a format that may be CSV.
+type orCSV struct{ *Format }
+
+// Set implements pflag.Value.
+func (f orCSV) Set(text string) error {
+	if text == string(CSV) {
+		*f.Format = CSV
+		return nil
+	}
+	if f.Format.Set(text) != nil {
+		return errors.New("write text, json or csv")
+	}
+	return nil
+}
+
+// AllowCSV lets --output be csv too. What Print calls for text then writes both.
+func AllowCSV(cmd *cobra.Command, f *Format) {
+	flag := cmd.Flags().Lookup("output")
+	flag.Value, flag.Usage = orCSV{f}, "print `FORMAT`: text, json or csv"
+	words := cobra.FixedCompletions([]string{string(Text), string(JSON), string(CSV)}, cobra.ShellCompDirectiveNoFileComp)
+	cmd.RegisterFlagCompletionFunc(flag.Name, words) //nolint:errcheck // the flag is there
+}
+
 // Print writes the value `v` to `w` as JSON if the format is JSON. Otherwise it calls
 // `text`, which writes it as text.
 func (f Format) Print(w io.Writer, v any, text func(w io.Writer) error) error {
-	if f == Text {
+	if f != JSON {
 		return text(w)
 	}
 	e := json.NewEncoder(w)

@@ -58,7 +58,7 @@ func (l *Listing) Print(cmd *cobra.Command, answer any, more bool, names, text f
 	} else {
 		err = l.Format.Print(cmd.OutOrStdout(), answer, text)
 	}
-	if limited := cmd.Flags().Changed("limit"); err == nil && more && !limited && (*l.Quiet || *l.Format == JSON) {
+	if limited := cmd.Flags().Changed("limit"); err == nil && more && !limited && (*l.Quiet || *l.Format != Text) {
 		_, err = fmt.Fprintln(cmd.ErrOrStderr(), MoreListed)
 	}
 	return err
