@@ -83,8 +83,8 @@ func addLogFlags(cmd *cobra.Command) *logFlags {
 	textFlag(cmd, &f.address, "address", "", "only what came from this `ADDRESS`, or from a network such as 192.0.2.0/24", notEmpty)
 	textFlag(cmd, &f.tag, "tag", "", "only entries about this `TAG`", oci.ValidateTag)
 	textFlag(cmd, &f.digest, "digest", "", "only entries about this `DIGEST`, which may be short: of the TARGET, a repository, or as REPOSITORY@DIGEST", checkShortDigest)
-	textFlag(cmd, &f.policy, "policy", "", "only what the policy with this `UUID` did", checkUUID)
-	textFlag(cmd, &f.run, "run", "", "only what the run with this `UUID` did", checkUUID)
+	textFlag(cmd, &f.policy, "policy", "", "only what the policy with this `UUID` did, or with the only one that begins so", checkUUID)
+	textFlag(cmd, &f.run, "run", "", "only what the run with this `UUID` did, or with the only one that begins so", checkUUID)
 	return f
 }
 
@@ -110,8 +110,33 @@ func (f *logFlags) part(ctx context.Context, c *api.Client, args []string) (part
 		}
 		part.LogAt = api.LogAt(at)
 	}
-	part.Digest, err = f.wholeDigest(ctx, c, part.Repository)
-	return part, err
+	if part.Digest, err = f.wholeDigest(ctx, c, part.Repository); err != nil {
+		return part, err
+	}
+	whole := part
+	for _, id := range []struct {
+		flag, text string
+		of         func(api.LogEntry) string
+		value      *string
+	}{{"--policy", f.policy, policyOf, &whole.Policy}, {"--run", f.run, runOf, &whole.Run}} {
+		if id.text == "" {
+			continue
+		}
+		if *id.value, err = identifyInLog(ctx, c, id.flag, id.text, part, id.of); err != nil {
+			return part, err
+		}
+	}
+	return whole, nil
+}
+
+func policyOf(e api.LogEntry) string {
+	id, _ := e.IDs()
+	return id
+}
+
+func runOf(e api.LogEntry) string {
+	_, id := e.IDs()
+	return id
 }
 
 // wholeDigest returns the value of --digest, which may be short if a repository is known: that of the

@@ -58,9 +58,10 @@ func checkPattern(text string) error {
 	return err
 }
 
+// checkUUID checks a UUID or its beginning.
 func checkUUID(text string) error {
-	if _, err := uuid.Parse(text); err != nil {
-		return errors.New("write a UUID, like 5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b")
+	if _, err := uuid.Parse(text); err != nil && !beginsUUID.MatchString(strings.ToLower(strings.TrimSuffix(text, "…"))) {
+		return errors.New("write a UUID, like 5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b, or how it begins, with at least 4 digits")
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/audit"
 )
 
 // mostNamed limits how many items are looked at for a name.
@@ -33,6 +36,9 @@ func identify(what, names, text string, list func() (items []item, more bool, er
 		return id.String(), nil
 	}
 	items, more, err := list()
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Status == http.StatusForbidden {
+		return "", command.Usagef("%s: %q isn't possible: you may not list what it could stand for. Write the whole UUID", what, text)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -55,6 +61,14 @@ func identify(what, names, text string, list func() (items []item, more bool, er
 	return "", command.Ambiguous(what+": several are called "+command.Printable(text)+"; write the UUID", []string{"UUID", what}, rows[:min(len(rows), 20)], more || len(rows) > 20)
 }
 
+// identifyUUID is like identify, for what has no names: another text needs no list.
+func identifyUUID(what, names, text string, list func() (items []item, more bool, err error)) (string, error) {
+	if err := checkArg(what, text, checkUUID); err != nil {
+		return "", err
+	}
+	return identify(what, names, text, list)
+}
+
 // identifyRule returns the UUID of a protection rule at a place, which is written as its pattern or UUID.
 func identifyRule(ctx context.Context, c *api.Client, at api.At, text string) (string, error) {
 	return identify("RULE", "its pattern, its UUID, or how that begins, as \"purser protection list\" shows them", text, func() (items []item, more bool, err error) {
@@ -72,6 +86,77 @@ func identifyWebhook(ctx context.Context, c *api.Client, namespace, text string)
 		list, more, err := api.List(ctx, c, api.ListWebhooks, api.WebhookQuery{InNamespace: api.InNamespace{Namespace: namespace}}, mostNamed)
 		for _, h := range list {
 			items = append(items, item{h.UUID.String(), []string{h.Title, h.URL}, strings.TrimSpace(h.URL + "  " + h.Title)})
+		}
+		return items, more, err
+	})
+}
+
+// identifyDelivery returns the UUID of a notice that was sent to a webhook, which has no name.
+func identifyDelivery(ctx context.Context, c *api.Client, of api.WebhookItem, text string) (string, error) {
+	return identifyUUID("DELIVERY", "its UUID, or how that begins, with at least 4 digits, as \"purser webhook deliveries\" shows it", text, func() (items []item, more bool, err error) {
+		list, more, err := api.List(ctx, c, api.ListDeliveries, api.DeliveryQuery{WebhookItem: of}, mostNamed)
+		for _, d := range list {
+			items = append(items, item{uuid: d.UUID.String(), about: d.Event + " " + d.State + " " + clock(&d.CreatedAt)})
+		}
+		return items, more, err
+	})
+}
+
+// identifyRun returns the UUID of a run of auto-pruning, which has no name.
+func identifyRun(ctx context.Context, c *api.Client, text string) (string, error) {
+	return identifyUUID("RUN", "its UUID, or how that begins, with at least 4 digits, as \"purser prune runs\" shows it", text, func() (items []item, more bool, err error) {
+		list, more, err := api.List(ctx, c, api.ListPruneRuns, api.PruneRunQuery{}, mostNamed)
+		for _, r := range list {
+			items = append(items, item{uuid: r.ID, about: r.Namespace + " " + r.State + " " + clock(&r.Started)})
+		}
+		return items, more, err
+	})
+}
+
+// identifyToken returns the UUID of one of the user's own tokens, which is written as its title or UUID.
+func identifyToken(ctx context.Context, c *api.Client, text string) (string, error) {
+	return identify("TOKEN", "its title, its UUID, or how that begins, as \"purser token list\" shows them", text, func() (items []item, more bool, err error) {
+		list, more, err := api.List(ctx, c, api.ListTokens, api.TokenQuery{}, mostNamed)
+		for _, t := range list {
+			items = append(items, item{t.UUID, []string{t.Title}, t.Kind + " " + t.Title})
+		}
+		return items, more, err
+	})
+}
+
+// identifySession returns the id of a log-in of a browser, which has no name.
+func identifySession(ctx context.Context, c *api.Client, text string) (string, error) {
+	return identifyUUID("ID", "its ID, or how that begins, with at least 4 digits, as \"purser session list\" shows it", text, func() (items []item, more bool, err error) {
+		list, more, err := api.List(ctx, c, api.ListSessions, api.Paging{}, mostNamed)
+		for _, s := range list {
+			items = append(items, item{uuid: s.ID, about: s.Address + " " + clock(&s.LastUsedAt) + " " + s.UserAgent})
+		}
+		return items, more, err
+	})
+}
+
+// ofPolicies are the kinds of audit entries that have a policy or a run.
+var ofPolicies = []string{
+	string(audit.AutopruneTagDelete), string(audit.RunAutoprune), string(audit.UndoAutoprune), string(audit.ChangeExemptions), string(audit.FreeSpace), string(audit.AnnounceAutoprune),
+	string(audit.AskAutoprune), string(audit.ApproveAutoprune), string(audit.RestAutoprune), string(audit.ConfirmAutoprune), string(audit.ObserveAutoprune), string(audit.ChangeDefault),
+	string(audit.CreateNamespacePolicy), string(audit.UpdateNamespacePolicy), string(audit.DeleteNamespacePolicy), string(audit.CreateRepositoryPolicy), string(audit.UpdateRepositoryPolicy),
+	string(audit.DeleteRepositoryPolicy), string(audit.DeleteTag), string(audit.RevertTag),
+}
+
+// identifyInLog returns the UUID of a policy or a run that entries of a part of the audit log have, of those that
+// `idOf` returns, "" for none. Deleted policies are among them.
+func identifyInLog(ctx context.Context, c *api.Client, what, text string, part api.LogExport, idOf func(api.LogEntry) string) (string, error) {
+	part.Policy, part.Run = "", ""
+	if len(part.Kinds) == 0 {
+		part.Kinds = ofPolicies
+	}
+	return identifyUUID(what, "a UUID that these entries have, or how it begins, with at least 4 digits", text, func() (items []item, more bool, err error) {
+		list, more, err := listLog(ctx, c, part, mostNamed)
+		for _, e := range list {
+			if id := idOf(e); id != "" && !slices.ContainsFunc(items, func(i item) bool { return i.uuid == id }) {
+				row := logView(e).row()
+				items = append(items, item{uuid: id, about: strings.Join([]string{row[0], row[1], row[3]}, " ")})
+			}
 		}
 		return items, more, err
 	})

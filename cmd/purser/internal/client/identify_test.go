@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // TestIdentify: a name or the beginning of a UUID stands for an item only if no other one is meant.
@@ -75,4 +77,85 @@ func TestNamesInsteadOfUUIDs(t *testing.T) {
 	}
 	o.fails(`POLICY: "7" isn't possible`, 2, "", "policy", "show", "acme", "7")
 	o.fails(`POLICY: "abcd" isn't possible`, 2, "", "prune", "approve", "acme", "abcd")
+}
+
+// TestBeginningsOfUUIDs: what has a UUID alone is written by how that begins: runs, notices, log-ins of browsers,
+// deletions by a pattern, and what the audit log is asked for. Tokens have titles too. Of several, none is taken.
+func TestBeginningsOfUUIDs(t *testing.T) {
+	t.Parallel()
+	o, root := furnished(t)
+	begin := func(id string) string { return id[:9] }
+	first := func(heading string, args ...string) string {
+		t.Helper()
+		return column(t, o.ok("", args...), heading)[0]
+	}
+	root.Exec(t, `INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at)
+		SELECT gen_random_uuid(), id, name, 'success', now(), now() FROM top_level_namespaces WHERE name = 'acme'`)
+	run := first("RUN", "prune", "runs")
+	if text := o.ok("", "prune", "show", begin(run)); !strings.Contains(text, run) {
+		t.Errorf("the run %s is %s", run, text)
+	}
+	o.ok("", "prune", "undo", begin(run))
+	o.fails(`RUN: "zzzz" isn't possible`, 2, "", "prune", "show", "zzzz")
+
+	o.ok("", "webhook", "create", "acme", "--url", "http://127.0.0.1:9/hook", "--title", "chat", "--events", "push")
+	o.ok("", "webhook", "test", "acme", "chat")
+	notice := first("DELIVERY", "webhook", "deliveries", "acme", "chat")
+	if text := o.ok("", "webhook", "show", "acme", "chat", begin(notice)); !strings.Contains(text, notice) {
+		t.Errorf("the notice %s is %s", notice, text)
+	}
+
+	root.Put(t, "acme/app", "pr-1", root.Simple(t, "acme/app", "pr", nil))
+	root.Put(t, "acme/app", "pr-2", root.Simple(t, "acme/app", "pr", nil))
+	root.Put(t, "acme/app", "main", root.Simple(t, "acme/app", "main", nil))
+	root.Put(t, "acme/app", "next", root.Simple(t, "acme/app", "main", nil))
+	root.Put(t, "acme/app", "last", root.Simple(t, "acme/app", "main", nil))
+	_, deletion, _ := strings.Cut(o.ok("", "tag", "delete", "acme/app:pr-*", "--yes"), "purser tag undo acme/app ")
+	deletion = strings.TrimSpace(deletion)
+	for _, args := range [][]string{{"audit", "list", "acme"}, {"audit", "list"}, {"audit", "list", "acme/app", "--kind", "delete_tag"}} {
+		if kinds := column(t, o.ok("", append(args, "--run", begin(deletion))...), "KIND"); len(kinds) != 2 || kinds[0] != "delete_tag" {
+			t.Errorf("purser %q lists %q of the deletion", args, kinds)
+		}
+	}
+	o.fails("none is called so", 2, "", "audit", "list", "acme", "--run", "0000")
+	o.fails("at least 4 digits", 2, "", "audit", "list", "acme", "--policy", "000")
+	if text := o.ok("", "tag", "undo", "acme/app", begin(deletion)); text != "Restored 2 tags of acme/app.\n" {
+		t.Errorf("undone: %s", text)
+	}
+
+	o.ok("", "policy", "create", "acme", "--num-tags", "100", "--yes")
+	policy := first("UUID", "policy", "list", "acme")
+	o.ok("", "policy", "delete", "acme", begin(policy), "--yes")
+	if kinds := column(t, o.ok("", "audit", "list", "acme", "--policy", begin(policy)), "KIND"); len(kinds) != 2 {
+		t.Errorf("the entries of a deleted policy are %q", kinds)
+	}
+
+	for _, title := range []string{"ci", "twice", "twice"} {
+		o.ok("", "token", "create", title)
+	}
+	o.fails("several are called twice", 2, "", "token", "revoke", "twice", "--yes")
+	if text := o.ok("", "token", "revoke", "ci", "--yes"); !strings.HasPrefix(text, "Revoked token ") {
+		t.Errorf("%s", text)
+	}
+	uuid := ""
+	for i, title := range column(t, o.ok("", "token", "list"), "TITLE") {
+		if title == "ci" {
+			t.Error("the token is still there")
+		}
+		if title == "twice" {
+			uuid = column(t, o.ok("", "token", "list"), "UUID")[i]
+		}
+	}
+	if text := o.ok("", "token", "revoke", begin(uuid), "--yes"); text != "Revoked token "+uuid+".\n" {
+		t.Errorf("%s", text)
+	}
+	o.fails("none is called so", 2, "", "session", "end", "abcd")
+
+	// Whoever may not list what there is names it whole.
+	o.r.AddAccount(t, "ann", false)
+	o.ok("", "grant", "set", "acme", "maintainer", "--user", "ann")
+	o.ok(servertest.PasswordOf("ann")+"\n", "login", "--username", "ann", "--password-stdin", "--replace")
+	o.fails("at least 4 digits", 2, "", "prune", "show", "zzzz")
+	o.fails("Write the whole UUID", 2, "", "prune", "show", begin(run))
+	o.ok("", "prune", "show", run)
 }

@@ -344,10 +344,11 @@ func pruneShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Show what a run did, by repository", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := checkArg("RUN", args[0], checkUUID); err != nil {
+		run, err := identifyRun(cmd.Context(), c, args[0])
+		if err != nil {
 			return err
 		}
-		r, err := api.GetPruneRun.Call(cmd.Context(), c, api.PruneRunItem{Run: args[0]})
+		r, err := api.GetPruneRun.Call(cmd.Context(), c, api.PruneRunItem{Run: run})
 		if err != nil {
 			return err
 		}
@@ -401,11 +402,12 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 	}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := checkArg("RUN", args[0], checkUUID); err != nil {
+		run, err := identifyRun(cmd.Context(), c, args[0])
+		if err != nil {
 			return err
 		}
-		total := autoprune.Undone{Run: args[0], GoneTags: []string{}, TrashNames: []string{}}
-		for in := (api.PruneRunUndo{PruneRunItem: api.PruneRunItem{Run: args[0]}}); ; {
+		total := autoprune.Undone{Run: run, GoneTags: []string{}, TrashNames: []string{}}
+		for in := (api.PruneRunUndo{PruneRunItem: api.PruneRunItem{Run: run}}); ; {
 			part, err := api.UndoPruneRun.Call(cmd.Context(), c, in)
 			if err != nil {
 				return err

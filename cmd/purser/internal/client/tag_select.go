@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/policy"
 )
 
@@ -132,15 +133,20 @@ func tagUndoCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "undo REPOSITORY DELETION", Short: "Restore the tags of a deletion by a pattern", Args: cobra.ExactArgs(2),
 		Long: "Restore the tags that \"purser tag delete\" has deleted by a pattern, as they were, as long as garbage collection hasn't deleted\n" +
-			"their manifests. \"purser tag delete\" prints the DELETION; \"purser audit list\" shows it as the run of the deleted tags. Tags that\n" +
+			"their manifests. \"purser tag delete\" prints the DELETION; \"purser audit list\" shows it as the run of the deleted tags. It may be\n" +
+			"short, if you may read the audit log. Tags that\n" +
 			"were pushed again since stay as they are, and are named.",
 		Example: "  purser tag undo library/app 6a1f0c2e-3b54-4c8e-9d3b-2a1f0e9d8c7b",
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-			if err := checkArg("DELETION", args[1], checkUUID); err != nil {
+			of := api.InRepository{Repository: args[0]}
+			deletion, err := identifyInLog(cmd.Context(), c, "DELETION", args[1], api.LogExport{
+				LogAt: api.LogAt{Repository: args[0]}, LogFilter: api.LogFilter{Kinds: []string{string(audit.DeleteTag)}},
+			}, runOf)
+			if err != nil {
 				return err
 			}
 			restored, stay := 0, 0
-			in := api.TagsRestoration{InRepository: api.InRepository{Repository: args[0]}, Body: api.UndoneDeletion{Deletion: args[1]}}
+			in := api.TagsRestoration{InRepository: of, Body: api.UndoneDeletion{Deletion: deletion}}
 			for {
 				answer, err := api.RestoreTags.Call(cmd.Context(), c, in)
 				if err != nil {

@@ -363,13 +363,17 @@ func tokenCreateCommand(src *command.Source) *cobra.Command {
 }
 
 func tokenRevokeCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "revoke UUID", Short: "Revoke a token: nobody can use it any longer", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{
+		Use: "revoke TOKEN", Short: "Revoke a token: nobody can use it any longer", Args: cobra.ExactArgs(1),
+		Long: "Revoke a token: nobody can use it any longer. TOKEN is its title, its UUID, or how that begins, as \"purser token list\" shows them.",
+	}
 	yes := command.AddYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := checkArg("UUID", args[0], checkUUID); err != nil {
+		id, err := identifyToken(cmd.Context(), c, args[0])
+		if err != nil {
 			return err
 		}
-		item, title := api.TokenItem{UUID: args[0]}, ""
+		item, title := api.TokenItem{UUID: id}, ""
 		if !*yes {
 			t, err := api.GetToken.Call(cmd.Context(), c, item)
 			if err != nil {
@@ -377,13 +381,13 @@ func tokenRevokeCommand(src *command.Source) *cobra.Command {
 			}
 			title = t.Token.Title
 		}
-		if err := command.Confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], command.Printable(title)); err != nil {
+		if err := command.Confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", id, command.Printable(title)); err != nil {
 			return err
 		}
 		if _, err := api.RevokeToken.Call(cmd.Context(), c, item); err != nil {
 			return fmt.Errorf("revoking the token: %w", err)
 		}
-		return say(cmd, "Revoked token %s.\n", args[0])
+		return say(cmd, "Revoked token %s.\n", id)
 	})
 	return cmd
 }
@@ -414,13 +418,14 @@ func sessionListCommand(src *command.Source) *cobra.Command {
 func sessionEndCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "end ID", Short: "End a log-in of a browser", Args: cobra.ExactArgs(1)}
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := checkArg("ID", args[0], checkUUID); err != nil {
+		id, err := identifySession(cmd.Context(), c, args[0])
+		if err != nil {
 			return err
 		}
-		if _, err := api.EndSession.Call(cmd.Context(), c, api.SessionItem{ID: args[0]}); err != nil {
+		if _, err := api.EndSession.Call(cmd.Context(), c, api.SessionItem{ID: id}); err != nil {
 			return err
 		}
-		return say(cmd, "Ended log-in %s.\n", args[0])
+		return say(cmd, "Ended log-in %s.\n", id)
 	})
 	return cmd
 }

@@ -44,15 +44,16 @@ func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client
 			return err
 		}
 		args = append(args, "", "")
-		in := api.DeliveryItem{WebhookItem: api.WebhookItem{Namespace: args[0]}, Delivery: args[2]}
-		if in.Delivery != "" {
-			if err := checkArg("DELIVERY", in.Delivery, checkUUID); err != nil {
-				return err
-			}
-		}
+		in := api.DeliveryItem{WebhookItem: api.WebhookItem{Namespace: args[0]}}
 		if args[1] != "" {
 			var err error
 			if in.UUID, err = identifyWebhook(cmd.Context(), c, in.Namespace, args[1]); err != nil {
+				return err
+			}
+		}
+		if args[2] != "" {
+			var err error
+			if in.Delivery, err = identifyDelivery(cmd.Context(), c, in.WebhookItem, args[2]); err != nil {
 				return err
 			}
 		}
