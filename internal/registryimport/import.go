@@ -81,7 +81,8 @@ type Options struct {
 	// which it can't tell whether the other registry's push or Purser's was later, never
 	// concurrently. `pushed` is when the other registry got it. May be nil.
 	Differs func(repository, tag string, pushed time.Time)
-	// Progress is called after each manifest and each repository, never concurrently. May be nil.
+	// Progress is called after each manifest and each repository, never concurrently. May be nil. With it, the
+	// repositories are counted while the import goes on, for Report.Whole.
 	Progress func(Report)
 	Log      *slog.Logger // default slog.Default()
 }
@@ -108,6 +109,10 @@ type Report struct {
 	Untagged     int64         `json:"untagged"`     // manifests that were left out, without Options.Untagged
 	Skipped      int64         `json:"skipped"`
 	Took         time.Duration `json:"-"`
+	// Whole is the number of repositories to look at; 0: not known yet, or they couldn't be counted.
+	Whole int64 `json:"-"`
+	// Parts is Repositories and, of each repository under way, the part of its tagged manifests that is done.
+	Parts float64 `json:"-"`
 }
 
 // importer is the state of an import.
@@ -147,6 +152,15 @@ func Run(ctx context.Context, o Options) (Report, error) {
 }
 
 func (m *importer) run(ctx context.Context) error {
+	if m.opt.Progress != nil {
+		countCtx, stop := context.WithCancel(ctx)
+		counted := make(chan struct{})
+		go func() {
+			defer close(counted)
+			m.countRepositories(countCtx)
+		}()
+		defer func() { stop(); <-counted }()
+	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(m.opt.Parallel)
 	var listErr error
@@ -160,7 +174,7 @@ func (m *importer) run(ctx context.Context) error {
 			continue
 		}
 		name := f.name
-		if m.opt.Repositories != nil && !m.opt.Repositories.MatchString(name) {
+		if !m.wants(name) {
 			continue
 		}
 		group.Go(func() error {
@@ -170,7 +184,7 @@ func (m *importer) run(ctx context.Context) error {
 			} else if err != nil {
 				return fmt.Errorf("importing %s: %w", name, err)
 			}
-			m.count(func(r *Report) { r.Repositories++ })
+			m.count(func(r *Report) { r.Repositories++; r.Parts++ })
 			return nil
 		})
 	}
@@ -179,6 +193,26 @@ func (m *importer) run(ctx context.Context) error {
 		return err // it is the cause of listErr too
 	}
 	return listErr
+}
+
+// wants says whether a repository is to be imported.
+func (m *importer) wants(name string) bool {
+	return m.opt.Repositories == nil || m.opt.Repositories.MatchString(name)
+}
+
+// countRepositories sets Report.Whole. It looks at directories alone, so it is ahead of the import. An error
+// means that nobody knows the number; the import itself meets it too.
+func (m *importer) countRepositories(ctx context.Context) {
+	var n int64
+	for f, err := range m.source.repositories(ctx) {
+		if err != nil {
+			return
+		}
+		if f.reason == "" && m.wants(f.name) {
+			n++
+		}
+	}
+	m.count(func(r *Report) { r.Whole = n })
 }
 
 // differs calls opt.Differs.

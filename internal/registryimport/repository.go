@@ -28,6 +28,7 @@ type one struct {
 	from contents
 	have catalog.Content // what Purser had before
 
+	part   float64              // of its tagged manifests that is done, as Report.Parts has it
 	done   map[oci.Digest]error // the manifests that were looked at
 	linked map[oci.Digest]bool  // blobs that the import has added to the repository
 }
@@ -52,6 +53,7 @@ func (m *importer) repository(ctx context.Context, name string) error {
 	if p.have, err = m.opt.Catalog.Content(ctx, p.path); err != nil {
 		return err
 	}
+	defer func() { m.count(func(r *Report) { r.Parts -= p.part }) }() // the caller counts it as a whole
 	if err := p.tags(ctx); err != nil {
 		return err
 	}
@@ -85,6 +87,8 @@ func (p *one) tags(ctx context.Context) error {
 			if err := p.tagged(ctx, d, byDigest[d]); err != nil {
 				return err
 			}
+			p.count(func(r *Report) { r.Parts += 1 / float64(len(byDigest)) })
+			p.part += 1 / float64(len(byDigest))
 		}
 	}
 	return nil

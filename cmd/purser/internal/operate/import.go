@@ -160,12 +160,7 @@ func runImport(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn 
 		}
 		fmt.Fprintln(line, describeSkip(s)) //nolint:errcheck // the summary counts it
 	}
-	o.Progress = func(r registryimport.Report) {
-		if line.Due() { // how many there are is known only at the end
-			line.Measure(command.Measured{Text: fmt.Sprintf("%s, %s, %s, %s skipped", repositories(r.Repositories), command.Count(r.Tags, "tag"),
-				command.Count(r.Manifests, "manifest"), humanize.Comma(r.Skipped)), Count: r.Manifests, Unit: "manifest"})
-		}
-	}
+	o.Progress = func(r registryimport.Report) { tellImport(line, "importing", r) }
 	r, err := registryimport.Run(ctx, o)
 	if err == nil && !o.DryRun {
 		err = audit.New(metadata).Append(ctx, audit.Entry{Kind: audit.RunImport, Detail: began})
@@ -186,6 +181,26 @@ func runImport(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn 
 		return command.ExitCode(command.ExitFindings)
 	}
 	return nil
+}
+
+// tellImport shows how far an import, or a look at what it would do, has come: with the time left, as soon as the
+// repositories are counted.
+func tellImport(line *command.ProgressLine, step string, r registryimport.Report) {
+	if !line.Due() {
+		return
+	}
+	line.Measure(importMeasured(step, r))
+}
+
+func importMeasured(step string, r registryimport.Report) command.Measured {
+	m := command.Measured{Step: step, Count: r.Manifests, Unit: "manifest"}
+	of := repositories(r.Repositories)
+	if r.Whole > 0 {
+		of = humanize.Comma(r.Repositories) + " of " + repositories(r.Whole)
+		m.Share = min(1, r.Parts/float64(r.Whole)) // some may have been added since they were counted
+	}
+	m.Text = fmt.Sprintf("%s, %s, %s, %s skipped", of, command.Count(r.Tags, "tag"), command.Count(r.Manifests, "manifest"), humanize.Comma(r.Skipped))
+	return m
 }
 
 // importSummary is the last line of an import's JSON output.

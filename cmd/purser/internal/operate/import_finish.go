@@ -155,13 +155,16 @@ func (f *finisher) look(ctx context.Context, open []catalog.Import) (left leftov
 		return left
 	}
 	seen := map[string]bool{} // sources
+	line := command.NewProgressLine(f.cmd.ErrOrStderr())
+	defer line.Clear()
 	repeat := func(e earlier) {
 		o := f.opt
 		o.Store, o.DryRun, o.Dir, o.To, o.Untagged, o.Repositories = store, true, e.Directory, e.To, e.Untagged, e.pattern
 		o.Skipped = func(s registryimport.Skip) {
 			left.skipped++
-			fmt.Fprintln(f.cmd.ErrOrStderr(), describeSkip(s)) //nolint:errcheck // the question counts it
+			fmt.Fprintln(line, describeSkip(s)) //nolint:errcheck // the question counts it
 		}
+		o.Progress = func(r registryimport.Report) { tellImport(line, "comparing", r) }
 		o.Differs = func(repository, tag string, pushed time.Time) {
 			if mayBeLater(pushed, lastOf(complete, e, repository), f.cfg.Clock.Tolerance) {
 				left.since = append(left.since, command.Printable(repository+":"+tag))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/registryimport"
 )
 
 func TestDirectoryInStore(t *testing.T) {
@@ -38,5 +39,22 @@ func TestTagsThatMayBeLater(t *testing.T) {
 		if got := mayBeLater(began.Add(pushed), began, 5*time.Minute); got != want {
 			t.Errorf("%v after the import began: %v, want %v", pushed, got, want)
 		}
+	}
+}
+
+// TestImportMeasured: an import tells the share that is done as soon as the repositories are counted, and before that
+// what it has done.
+func TestImportMeasured(t *testing.T) {
+	t.Parallel()
+	r := registryimport.Report{Repositories: 1, Tags: 2, Manifests: 3, Parts: 1.5}
+	if m := importMeasured("importing", r); m.Share != 0 || m.Text != "1 repository, 2 tags, 3 manifests, 0 skipped" || m.Count != 3 {
+		t.Errorf("before: %+v", m)
+	}
+	r.Whole = 6
+	if m := importMeasured("importing", r); m.Share != 0.25 || m.Text != "1 of 6 repositories, 2 tags, 3 manifests, 0 skipped" {
+		t.Errorf("after: %+v", m)
+	}
+	if r.Whole = 1; importMeasured("importing", r).Share != 1 {
+		t.Error("more is done than there is")
 	}
 }
