@@ -18,8 +18,8 @@ import (
 
 const (
 	// ServerVariable is the name of the environment variable from which the command line takes
-	// the registry's URL. The flag --server has priority over it. If neither is given, the URL
-	// is DefaultServer.
+	// the registry's URL. The flag --server has priority over it. If neither is given, it is that of
+	// the user's log-in, else DefaultServer.
 	ServerVariable = "PURSER_SERVER"
 	DefaultServer  = "http://127.0.0.1:5000"
 	// maxAnswer limits how many bytes of an answer the client reads into memory.

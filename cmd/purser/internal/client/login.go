@@ -27,21 +27,30 @@ func loginCommand(src *command.Source) *cobra.Command {
 		Long: "Log in to a registry. Without --password-stdin, the command asks for the password on the terminal.\n" +
 			"It makes a personal token, which is valid until you log out or as long as --expires says, and\n" +
 			"stores that in a file that only you can read: purser/credentials.json in $XDG_CONFIG_HOME, by\n" +
-			"default ~/.config. What you make with a token that ends, such as a robot's secret, ends with it.\n" +
+			"default ~/.config. If it is the only registry that you are logged in to, commands ask it unless --server or\n" +
+			"$" + api.ServerVariable + " names another. Of several, they ask the one with --default. What you make with a token that ends, such as a robot's secret, ends with it.\n" +
 			"If you are logged in to the registry as another account, the command asks before it replaces that log-in.\n" +
 			"The command doesn't store the password. In place of the password you may give a personal token or the secret of a robot, which is\n" +
 			"stored as it is. If $" + api.TokenVariable + " or $" + api.TokenFileVariable + " is set, commands use that token and not the stored one.",
 		Example: "  purser login registry.example.com -u alice\n" +
-			"  purser login registry.example.com --username acme+ci --password-stdin < secret",
+			"  purser login registry.example.com --username acme+ci --password-stdin < secret\n" +
+			"  purser login registry.example.com --default",
 	}
 	var name string
 	cmd.Flags().VarP(checkedText{&name, notEmpty}, "username", "u", "log in as the account `NAME`")
 	input, expires := addPasswordStdin(cmd), addExpiry(cmd, "the log-in ends")
 	replace := cmd.Flags().Bool("replace", false, "replace the log-in of another account without asking")
+	preferred := cmd.Flags().Bool("default", false, "let commands ask this registry unless another is named; if you are logged in, this asks for no password")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, logins, err := loginTarget(src, cmd, args)
 		if err != nil {
 			return err
+		}
+		key := api.ServerKey(c.Server())
+		if *preferred && name == "" && !input.stdin {
+			if _, found, err := logins.Of(key); err != nil || found {
+				return errors.Join(err, prefer(src, cmd, c, logins))
+			}
 		}
 		if err := c.CheckPlain(command.Insecure(cmd)); err != nil {
 			return err
@@ -51,7 +60,7 @@ func loginCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		if !needed {
-			return say(cmd, "The registry at %s is open: everybody who reaches it may do everything, and nobody needs to log in.\n", c.Name())
+			return say(cmd, "The registry at %s is open: everybody who reaches it may do everything, and nobody needs to log in.\n%s\n", c.Name(), nextServer(src, c))
 		}
 		if name == "" {
 			if name, err = askName(cmd); err != nil {
@@ -62,9 +71,44 @@ func loginCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return logIn(cmd, c, logins, newLogin{name, secret, *expires, *replace})
+		if err := logIn(cmd, c, logins, newLogin{name, secret, *expires, *replace}); err != nil {
+			return err
+		}
+		if *preferred {
+			return prefer(src, cmd, c, logins)
+		}
+		return say(cmd, "%s\n", nextServer(src, c))
 	}
 	return addServer(cmd)
+}
+
+// prefer lets commands ask a registry to which the user is logged in.
+func prefer(src *command.Source, cmd *cobra.Command, c *api.Client, logins *command.Logins) error {
+	if err := logins.SetDefault(api.ServerKey(c.Server())); err != nil {
+		return err
+	}
+	return say(cmd, "%s\n", nextServer(src, c))
+}
+
+// nextServer says which registry further commands ask, and how they ask this one.
+func nextServer(src *command.Source, c *api.Client) string {
+	key := api.ServerKey(c.Server())
+	next, from, err := src.NextServer()
+	if err != nil { // there are several log-ins
+		return fmt.Sprintf("You are logged in to several registries, so commands need --server or $%s. \"purser login %s --default\" lets them ask this one.", api.ServerVariable, key)
+	}
+	because := map[string]string{
+		api.ServerVariable: ", as $" + api.ServerVariable + " says", command.FromLogins: " unless --server or $" + api.ServerVariable + " names another",
+		"": " unless --server or $" + api.ServerVariable + " names another",
+	}[from]
+	server, err := api.ParseServer(next)
+	switch {
+	case err == nil && api.ServerKey(server) == key:
+		return "Commands ask this registry" + because + "."
+	case from == command.FromLogins:
+		return fmt.Sprintf("Commands ask %s%s: this one is --server %s, and \"purser login %[3]s --default\" lets them ask it.", next, because, key)
+	}
+	return fmt.Sprintf("Commands ask %s%s: this one is --server %s.", command.Printable(next), because, key)
 }
 
 // loginTarget returns a client of the registry to log in to or out of, and the user's log-ins.
@@ -77,6 +121,7 @@ func loginTarget(src *command.Source, cmd *cobra.Command, args []string) (*api.C
 	if err != nil {
 		return nil, nil, err
 	}
+	command.NamesServer(cmd)
 	logins, err := src.Logins()
 	return c, logins, err
 }

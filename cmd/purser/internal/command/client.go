@@ -14,7 +14,7 @@ import (
 
 // AddClientFlags adds the flags that say which registry a command asks, and how.
 func AddClientFlags(flags *pflag.FlagSet) {
-	flags.String("server", "", "ask the registry at this `URL` (default: $"+api.ServerVariable+", else "+api.DefaultServer+")")
+	flags.String("server", "", "ask the registry at this `URL` (default: $"+api.ServerVariable+", else that of \"purser login\", else "+api.DefaultServer+")")
 	AddInsecure(flags)
 }
 
@@ -24,24 +24,56 @@ func AddInsecure(flags *pflag.FlagSet) {
 }
 
 // Server returns a client for `cmd` that sends no credentials. The registry's URL is `arg`
-// unless it is "", else the flag --server, else the environment variable PURSER_SERVER, else
-// api.DefaultServer.
+// unless it is "", else the flag --server, else that of NextServer.
 func (s *Source) Server(cmd *cobra.Command, arg string) (*api.Client, error) {
-	text, from := api.DefaultServer, ""
-	if value := s.variable(api.ServerVariable); value != "" {
-		text, from = value, api.ServerVariable
-	}
-	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
+	text, from := arg, "SERVER"
+	if flag := cmd.Flags().Lookup("server"); text == "" && flag != nil && flag.Changed {
 		text, from = flag.Value.String(), "--server"
+		if text == "" {
+			return nil, Usagef("--server: it is empty")
+		}
 	}
-	if arg != "" {
-		text, from = arg, "SERVER"
+	if text == "" {
+		var err error
+		if text, from, err = s.NextServer(); err != nil {
+			return nil, err
+		}
+		if from == FromLogins {
+			if cmd.Annotations == nil {
+				cmd.Annotations = make(map[string]string)
+			}
+			cmd.Annotations[unnamedServer] = text
+		}
 	}
 	server, err := api.ParseServer(text)
 	if err != nil {
 		return nil, Usagef("%s: %w", from, err)
 	}
 	return api.NewClient(server), nil
+}
+
+// unnamedServer is the annotation of a command that asks a registry which the user hasn't named: Confirm names it.
+const unnamedServer = "unnamed server"
+
+// FromLogins is where NextServer has a registry from that the user is logged in to.
+const FromLogins = "the log-ins"
+
+// NextServer returns the registry that commands ask without an argument or a flag, and what has named it, "" for
+// nothing: that of the environment
+// variable PURSER_SERVER, else the one of the log-ins that they prefer, else api.DefaultServer. If the environment
+// has a token, the log-ins don't count: it needn't be for their registry, which would get it.
+func (s *Source) NextServer() (server, from string, err error) {
+	if value := s.variable(api.ServerVariable); value != "" {
+		return value, api.ServerVariable, nil
+	}
+	if s.variable(api.TokenVariable) == "" && s.variable(api.TokenFileVariable) == "" {
+		if logins, err := s.Logins(); err == nil { // without a home there are no log-ins
+			if server, err := logins.Preferred(); err != nil || server != "" {
+				return server, FromLogins, err
+			}
+		}
+	}
+	return api.DefaultServer, "", nil
 }
 
 // Insecure says whether --insecure is given.

@@ -25,12 +25,18 @@ func Confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	return ConfirmBy(cmd, "--yes", yes, format, args...)
 }
 
+// NamesServer says that the questions of a command name the registry themselves.
+func NamesServer(cmd *cobra.Command) { delete(cmd.Annotations, unnamedServer) }
+
 // ConfirmBy is like Confirm, for a command where `flag` answers yes beforehand.
 func ConfirmBy(cmd *cobra.Command, flag string, yes bool, format string, args ...any) error {
 	if yes {
 		return nil
 	}
 	question := fmt.Sprintf(format, args...)
+	if server := cmd.Annotations[unnamedServer]; server != "" {
+		question = "At " + server + ": " + question
+	}
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !IsTerminal(in) || !IsTerminal(cmd.ErrOrStderr()) {
 		return Refuse(question + " There is no terminal to ask for confirmation: add " + flag + " to go on")

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,8 @@ type Logins struct{ path string }
 // loginsContent is the content of the file. The keys are those of api.ServerKey.
 type loginsContent struct {
 	Servers map[string]Login `json:"servers"`
+	// Default is the registry that commands ask of several, if somebody has chosen one.
+	Default string `json:"default,omitempty"`
 }
 
 // Logins returns the file of the user's log-ins, which need not exist:
@@ -82,6 +85,33 @@ func (l *Logins) Servers() (map[string]Login, error) {
 	return content.Servers, err
 }
 
+// Preferred returns the registry that commands ask if nothing else names one: the only one of the log-ins, or
+// that of several that was chosen; "" without log-ins. The error for several without a choice lists them.
+func (l *Logins) Preferred() (server string, err error) {
+	content, err := l.read()
+	if err != nil || len(content.Servers) == 0 {
+		return "", err
+	}
+	keys := slices.Sorted(maps.Keys(content.Servers))
+	if _, ok := content.Servers[content.Default]; ok {
+		return content.Default, nil
+	}
+	if len(keys) == 1 {
+		return keys[0], nil
+	}
+	rows := make([][]string, len(keys))
+	for i, key := range keys {
+		rows[i] = []string{key, content.Servers[key].Name}
+	}
+	return "", Ambiguous("you are logged in to several registries, and none is the default: name one with --server or $"+api.ServerVariable+
+		", or choose the default with \"purser login SERVER --default\"", []string{"SERVER", "ACCOUNT"}, rows, false)
+}
+
+// SetDefault lets commands ask a registry, to which the user is logged in, if nothing else names one.
+func (l *Logins) SetDefault(server string) error {
+	return l.update(func(content *loginsContent) { content.Default = server })
+}
+
 // maxLogins limits the size of the file, in bytes.
 const maxLogins = 4 << 20
 
@@ -107,6 +137,15 @@ func (l *Logins) read() (content loginsContent, err error) {
 // Change calls `change` with the log-ins by the keys of their registries, and stores what it
 // leaves there. No other process changes the file meanwhile.
 func (l *Logins) Change(change func(servers map[string]Login)) error {
+	return l.update(func(content *loginsContent) {
+		change(content.Servers)
+		if _, ok := content.Servers[content.Default]; !ok {
+			content.Default = ""
+		}
+	})
+}
+
+func (l *Logins) update(change func(*loginsContent)) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return fmt.Errorf("storing the credentials: %w", err)
 	}
@@ -119,12 +158,11 @@ func (l *Logins) Change(change func(servers map[string]Login)) error {
 	if err != nil {
 		return err
 	}
-	servers := maps.Clone(content.Servers)
-	if servers == nil {
-		servers = make(map[string]Login)
+	if content.Servers == nil {
+		content.Servers = make(map[string]Login)
 	}
-	change(servers)
-	if err := l.write(loginsContent{servers}); err != nil {
+	change(&content)
+	if err := l.write(content); err != nil {
 		return fmt.Errorf("storing the credentials: %w", err)
 	}
 	return nil

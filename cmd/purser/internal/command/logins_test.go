@@ -225,3 +225,77 @@ func TestClientToken(t *testing.T) {
 		t.Errorf("the variables are taken for settings: %v", err)
 	}
 }
+
+// TestNextServer: without a flag, commands ask the registry that the environment names, else the one that the user is
+// logged in to or has chosen of several. Of several without a choice, none is asked. A token of the environment
+// isn't sent to a registry that happens to be among the log-ins.
+func TestNextServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src := func(more ...string) *Source {
+		return &Source{Environ: append([]string{"XDG_CONFIG_HOME=" + dir}, more...)}
+	}
+	l, err := src().Logins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const one, two = "https://one.example", "https://two.example"
+	in := func(names ...string) {
+		t.Helper()
+		err := l.Change(func(servers map[string]Login) {
+			clear(servers)
+			for _, name := range names {
+				servers[name] = Login{Name: "ann", Token: "x"}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(want string, s *Source) {
+		t.Helper()
+		server, _, err := s.NextServer()
+		c, clientErr := s.Server(&cobra.Command{}, "")
+		if server != want || err != nil || clientErr != nil || api.ServerKey(c.Server()) != want {
+			t.Errorf("%v: commands ask %q, %v, %v; want %s", s.Environ, server, err, clientErr, want)
+		}
+	}
+	next(api.DefaultServer, src())
+	in(one)
+	next(one, src())
+	next(two, src("PURSER_SERVER="+two))
+	next(api.DefaultServer, src("PURSER_TOKEN=x"))
+	next(api.DefaultServer, src("PURSER_TOKEN_FILE=x"))
+	in(one, two)
+	_, err = src().Server(&cobra.Command{}, "")
+	if err == nil || !strings.Contains(err.Error(), "several registries, and none is the default") || !strings.Contains(err.Error(), one+"  ann") || !strings.Contains(err.Error(), two+"  ann") {
+		t.Errorf("of two: %v", err)
+	}
+	if c, err := src().Server(&cobra.Command{}, two); err != nil || c.Server().String() != two {
+		t.Errorf("an argument: %v", err)
+	}
+	next(one, src("PURSER_SERVER="+one))
+	if err := l.SetDefault(two); err != nil {
+		t.Fatal(err)
+	}
+	next(two, src())
+	if err := l.Change(func(servers map[string]Login) { servers["https://three.example"] = Login{Name: "ann", Token: "x"} }); err != nil {
+		t.Fatal(err)
+	}
+	next(two, src())
+	in(one) // the default's log-in has ended
+	next(one, src())
+	in(one, two)
+	if _, _, err := src().NextServer(); err == nil {
+		t.Error("a log-in that comes back is the default again")
+	}
+
+	in(one)
+	cmd := &cobra.Command{}
+	if _, err := src().Server(cmd, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := Confirm(cmd, false, "Delete it?"); err == nil || !strings.HasPrefix(err.Error(), "At "+one+": Delete it?") {
+		t.Errorf("the question doesn't say where: %v", err)
+	}
+}
