@@ -379,3 +379,25 @@ func TestImagePagesByRole(t *testing.T) {
 	}
 	r.Do(t, "GET", "/v2/acme/web/manifests/v1", "", servertest.As("root")...).Want(t, 200, "", "Docker-Content-Digest", second.String())
 }
+
+// TestNoHiddenPlatform: who made an index can't hide one of its images among what is attached to another.
+func TestNoHiddenPlatform(t *testing.T) {
+	t.Parallel()
+	r := servertest.Setup(t)
+	child := func(text string) oci.Digest {
+		m := r.Simple(t, "acme/web", text, nil)
+		return r.Put(t, "acme/web", servertest.Digest(m).String(), m)
+	}
+	amd, win := child("amd"), child("win")
+	entry := func(d oci.Digest, os string, annotations map[string]string) servertest.Object {
+		e := servertest.Descriptor(oci.MediaTypeImageManifest, d, 1)
+		e["platform"], e["annotations"] = map[string]string{"os": os, "architecture": "amd64"}, annotations
+		return e
+	}
+	index := r.Put(t, "acme/web", "v1", servertest.Encode(t, servertest.Object{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex, "manifests": []any{
+		entry(amd, "linux", nil), entry(win, "windows", map[string]string{"vnd.docker.reference.digest": amd.String()}),
+	}}))
+	page := open(t, r, manifestPage("acme/web", index))
+	tree := regexp.MustCompile(`(?s)<ul class="tree card">(.*?)<h2>`).FindStringSubmatch(page)
+	shows(t, tree[1], "linux/amd64", "windows/amd64")
+}

@@ -43,13 +43,15 @@ func Children(m *api.DescribedManifest, from, to int) []*Child {
 		if i < len(content.Manifests) {
 			annotations = content.Manifests[i].Annotations
 		}
-		if annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+		attestation := annotations["vnd.docker.reference.type"] == "attestation-manifest"
+		if attestation {
 			child.Kind = "attestation (BuildKit)"
 		}
 		if strings.HasPrefix(child.Platform, "unknown") {
 			child.Platform = ""
 		}
-		if image := of[annotations["vnd.docker.reference.digest"]]; image != nil {
+		// Whoever made the index can't hide an image for another platform there.
+		if image := of[annotations["vnd.docker.reference.digest"]]; image != nil && attestation && child.Platform == "" {
 			image.Attestations = append(image.Attestations, child)
 			continue
 		}
