@@ -373,10 +373,13 @@ func (v *previewing) tell(target catalog.Repository, t *snapshot.Tag, d judge.De
 
 // tellWould adds a tag that stays, by the decision d, to the tags that would be deleted, if it
 // would. It returns the decision and its reason; if only the mode of a policy keeps the tag,
-// they say so.
+// they say so. Where no policy is on, they are those of the policies that observe.
 func (v *previewing) tellWould(target catalog.Repository, t *snapshot.Tag, would *judge.Verdict, d judge.Decision, reason func() string, policies []judge.Applied) (judge.Decision, func() string) {
 	w := would.Decide(t.Judged)
 	if !w.Delete {
+		if d.Code == judge.Inactive {
+			return w, func() string { return would.Reason(t.Judged, w) }
+		}
 		return d, reason
 	}
 	why := func() string { return would.Reason(t.Judged, w) }

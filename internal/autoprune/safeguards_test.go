@@ -2,6 +2,7 @@ package autoprune_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,31 @@ func TestObserve(t *testing.T) {
 	}
 	if entries() != 2 {
 		t.Errorf("there are %d entries", entries())
+	}
+}
+
+// TestObservedPreviewSaysWhyTagsStay: while policies observe, the preview gives the reasons that keep tags
+// when the policies are on, and doesn't say of tags that they stay because the policies are off.
+func TestObservedPreviewSaysWhyTagsStay(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	web := r.Repository("app/web")
+	for i := range 5 {
+		r.Tag(web, fmt.Sprint("v", i), fmt.Sprint("m", i), time.Duration(10-i)*time.Hour)
+	}
+	r.Tag(web, "prod", "prod", time.Hour)
+	target := policies.Target{Namespace: "app"}
+	r.policy(target, `{"method": "number_of_tags", "numTags": 3, "tagPattern": "^v", "mode": "observe"}`)
+	p, err := r.pruner.Preview(t.Context(), target, autoprune.PreviewOptions{Limit: 10})
+	r.Must(err)
+	want := map[judge.Code]int64{judge.Observed: 2, judge.AmongNewest: 3, judge.NotMatched: 1}
+	if p.Deleted != 0 || p.WouldDelete != 2 || !maps.Equal(p.Reasons, want) {
+		t.Errorf("%d tags go, %d would, by the reasons %v, want %v", p.Deleted, p.WouldDelete, p.Reasons, want)
+	}
+	for _, tag := range p.Staying {
+		if tag.Tag == "v4" && (tag.Code != judge.AmongNewest || tag.Reason != `among the newest 3 that match "^v"`) {
+			t.Errorf("v4 stays: %s, %q", tag.Code, tag.Reason)
+		}
 	}
 }
 

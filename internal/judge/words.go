@@ -18,8 +18,8 @@ var codeWords = map[Code]string{
 	KeptFloor: "kept as the least number of a repository",
 
 	InGrace: "of a policy in its grace period", Asks: "of a policy that waits for an approval", NoReporter: "of a policy whose reporter is silent",
-	OutsideWindow: "of a policy that waits for its window", AwaitsConfirmation: "of a policy whose warnings nobody has confirmed", Inactive: "under policies that are off or delete no tags",
-	Observed: "of a policy that only observes", Held: "deployed", PolicyUnreadable: "of a policy that can't be read",
+	OutsideWindow: "of a policy that waits for its window", AwaitsConfirmation: "of a policy whose warnings nobody has confirmed", Inactive: "under policies that are off, only observe or delete no tags",
+	Observed: "selected by a policy that only observes", Held: "deployed", PolicyUnreadable: "of a policy that can't be read",
 }
 
 // Words says what is true of the tags that are counted under the code, as a phrase behind their number.
