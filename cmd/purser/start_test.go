@@ -206,7 +206,7 @@ func TestReadyRegistryServes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	answer := make(chan int, 1)
-	err := serve.RunFor(ctx, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t)), quiet, func(url string) {
+	err := serve.RunFor(ctx, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.DSN(t)), quiet, nil, func(url string) {
 		status, _, _ := request(t, http.MethodGet, url+"/v2/")
 		answer <- status
 		cancel()

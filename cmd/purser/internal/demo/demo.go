@@ -122,7 +122,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, o options) (err error) {
 	if err := line.say("Starting a registry with a PostgreSQL of its own in %s.\n", dir); err != nil {
 		return err
 	}
-	r, err := startRegistry(ctx, dir, o.addr, logTo{line, stderr})
+	r, err := startRegistry(ctx, dir, o.addr, line, logTo{line, stderr})
 	if err != nil {
 		return orInterrupted(ctx, err)
 	}

@@ -55,9 +55,9 @@ type registry struct {
 	err     error         // why it ended; nil if it was stopped
 }
 
-// startRegistry starts a registry and returns when it is ready. The registry stops when ctx
-// ends.
-func startRegistry(ctx context.Context, dir, addr string, log io.Writer) (*registry, error) {
+// startRegistry starts a registry and returns when it is ready; until then, the line shows what it is
+// doing. The registry stops when ctx ends.
+func startRegistry(ctx context.Context, dir, addr string, line *line, log io.Writer) (*registry, error) {
 	cfg, err := config.Load("", settings(dir, addr))
 	if err := errors.Join(err, cfg.Validate()); err != nil {
 		return nil, fmt.Errorf("the demo's configuration: %w", err)
@@ -72,7 +72,7 @@ func startRegistry(ctx context.Context, dir, addr string, log io.Writer) (*regis
 	go func() {
 		defer close(r.ended)
 		defer r.cancel()
-		r.err = serve.RunFor(r.context, cfg, logger, func(url string) { ready <- url })
+		r.err = serve.RunFor(r.context, cfg, logger, line.ProgressLine, func(url string) { ready <- url })
 	}()
 	select {
 	case r.url = <-ready:

@@ -84,9 +84,10 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 }
 
 // RunFor is like Run, for a program that uses the registry itself: instead of announcing that
-// the server is ready, it calls `ready` with the registry's URL. `ready` must return at once.
-func RunFor(ctx context.Context, cfg *config.Config, log *slog.Logger, ready func(url string)) error {
-	return run(ctx, cfg, log, nil, nil, nil, func(s *sockets, _ access) error {
+// the server is ready, it calls `ready` with the registry's URL. `ready` must return at once. If
+// `line` isn't nil and on a terminal, it shows what the start is doing.
+func RunFor(ctx context.Context, cfg *config.Config, log *slog.Logger, line *command.ProgressLine, ready func(url string)) error {
+	return run(ctx, cfg, log, nil, nil, line, func(s *sockets, _ access) error {
 		ready(s.url())
 		return nil
 	})

@@ -3,7 +3,9 @@ package serve
 import (
 	"bufio"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/config"
 )
 
 // terminal returns the two ends of a pseudo-terminal: that of a terminal's window, and that of a program.
@@ -95,5 +98,32 @@ func TestNoStepsElsewhere(t *testing.T) {
 	showSteps(nil, ready)()
 	if out.Len() > 0 || logOutput(line, &out) != &out {
 		t.Errorf("%q was written", out.String())
+	}
+}
+
+// TestRunForShowsSteps: a registry within another command shows its steps on that command's terminal.
+func TestRunForShowsSteps(t *testing.T) {
+	t.Parallel()
+	window, program := terminal(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load("", []string{"PURSER_DATA_DIR=" + filepath.Join(file, "data"), "PURSER_HTTP_ADDR=127.0.0.1:0", "PURSER_HTTP_DEBUG_ADDR=off"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = RunFor(t.Context(), cfg, slog.New(slog.DiscardHandler), command.NewProgressLine(program), func(string) {
+		t.Error("it is ready in a directory that can't be made")
+	})
+	if err == nil {
+		t.Error("it ended without an error")
+	}
+	if _, err := fmt.Fprintln(program, "the end"); err != nil {
+		t.Fatal(err)
+	}
+	shown := make([]byte, 100)
+	if n, err := window.Read(shown); err != nil || !strings.HasPrefix(string(shown[:n]), "\rStarting: ") {
+		t.Errorf("the terminal shows %q, %v", shown[:n], err)
 	}
 }
