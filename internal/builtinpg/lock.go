@@ -27,13 +27,16 @@ type lock struct {
 	socketDir string
 }
 
+// elsewhere is the way out of a data directory that can't be used.
+const elsewhere = "choose another data directory with --data-dir DIR (data_dir)"
+
 // acquire locks the data directory dir. It doesn't wait: it returns ErrInUse if another owner
 // has the lock.
 func acquire(dir string) (*lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w; the directory belongs to %s: run as that user, or choose another data directory", err, ownerOf(dir))
+		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w; the directory belongs to %s: run as that user, or %s", err, ownerOf(dir), elsewhere)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w", err)
@@ -46,7 +49,7 @@ func acquire(dir string) (*lock, error) {
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		pid, _ := readLock(path)
 		f.Close()
-		return nil, fmt.Errorf("%w: %s is owned by %s; stop that process, or choose another data directory", ErrInUse, dir, pid)
+		return nil, fmt.Errorf("%w: %s is owned by %s; stop that process, or %s", ErrInUse, dir, pid, elsewhere)
 	}
 	if err != nil {
 		f.Close()
@@ -111,20 +114,20 @@ func prepareDataDir(dir string) (string, error) {
 		return "", fmt.Errorf("resolving the data directory %s: %w", dir, err)
 	}
 	if err := fileowner.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
-		return "", fmt.Errorf("making the parent of the data directory: %w", err)
+		return "", fmt.Errorf("making the parent of the data directory: %w; %s", err, elsewhere)
 	}
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 && !passesDirectory {
 		mode = 0o711 // PostgreSQL's user must be able to traverse it
 	}
 	if err := fileowner.Mkdir(abs, mode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("making the data directory: %w", err)
+		return "", fmt.Errorf("making the data directory: %w; %s", err, elsewhere)
 	}
 	if abs, err = filepath.EvalSymlinks(abs); err != nil {
 		return "", fmt.Errorf("resolving the data directory: %w", err)
 	}
 	if _, err := os.Lstat(filepath.Join(abs, "PG_VERSION")); err == nil {
-		return "", fmt.Errorf("%s is itself a PostgreSQL cluster that Purser did not make: choose another data directory, or start that cluster and name it in database.main", abs)
+		return "", fmt.Errorf("%s is itself a PostgreSQL cluster that Purser did not make: %s, or start that cluster and name it in database.main", abs, elsewhere)
 	}
 	return abs, nil
 }
