@@ -359,7 +359,7 @@ func TestUIMembers(t *testing.T) {
 	b.do("opening the robot", chromedp.Click(chromedp.CSS(`a[href="/ui/namespaces/acme/-/robots/cluster"]`)), chromedp.WaitVisible(chromedp.CSS("#ready")))
 	b.do("opening its limits", chromedp.Click(chromedp.CSS("details:has(button[value=save]) summary")), chromedp.WaitVisible(chromedp.CSS("button[value=save]")))
 	b.do("saving its limits as they are", chromedp.Click(chromedp.CSS("button[value=save]")))
-	b.wait("they were saved", `document.querySelector(".notice")?.textContent.includes("The robot was saved")`)
+	b.wait("they are as they were", `document.querySelector(".notice")?.textContent.includes("Nothing was changed")`)
 	says(t, string(r.administer(t, "GET", "/organization/acme/robots/cluster", "", http.StatusOK)), `"actions":["hold"]`)
 
 	r.administer(t, "PUT", "/holds/prod-eu?namespace=acme&kind=kubernetes&lease=1h", `{"digests":[{"digest":"sha256:`+strings.Repeat("a", 64)+`","used_by":"pod shop/web"}]}`, http.StatusOK)

@@ -31,3 +31,30 @@ var GetUsage = Operation[UsageQuery, RegistryUsage]{
 		"they are as of moments between measured_from and measured_at. Days are UTC, and the registry remembers 400 of them.",
 	Errors: []int{http.StatusServiceUnavailable},
 }
+
+// NamespaceUsage is what a namespace stores, and how that grew.
+type NamespaceUsage struct {
+	usage.NamespaceSums
+	Repositories []usage.Sums `json:"repositories" nullable:"false" doc:"Those that store something, the largest first"`
+	NextPage     string       `json:"next_page,omitempty" doc:"Where the next page of repositories begins"`
+	Days         []usage.Day  `json:"days" nullable:"false" doc:"The oldest first. Days before the first measurement are left out"`
+}
+
+// Entries implements Page.
+func (u NamespaceUsage) Entries() ([]usage.Sums, string) { return u.Repositories, u.NextPage }
+
+// NamespaceUsageQuery asks what a namespace stores.
+type NamespaceUsageQuery struct {
+	InNamespace
+	Paging
+	Days int `query:"days" minimum:"1" maximum:"400" default:"30" doc:"How many days, of which today is the last"`
+}
+
+// GetNamespaceUsage says nothing of other namespaces but to operators.
+var GetNamespaceUsage = Operation[NamespaceUsageQuery, NamespaceUsage]{
+	ID: "getNamespaceUsage", Method: http.MethodGet, Path: "/organization/{orgname}/usage", Tag: "namespace", Access: auth.Maintain,
+	Summary: "Get what a namespace stores, and how that grew",
+	Description: "Sizes are measured again a minute to a day after the last time, while clients push and delete. If that happens between two pages, " +
+		"a repository whose size changed may be on both or on none. Days are UTC, and the registry remembers 400 of them.",
+	Errors: []int{http.StatusServiceUnavailable},
+}

@@ -62,7 +62,6 @@ var elsewhere = map[string]noPlace{
 	"GetToken":             {ui: "the list of tokens has all of it"},
 	"GetUser":              {ui: "the list of accounts has all of it"},
 	"GetTransitiveRole":    {"Members say where a role comes from", "`purser grant list`"},
-	"GetUsage":             {command: "for scripts that watch how the registry grows; the page shows it to people"},
 	"GetUserHistory":       {command: "a chart"},
 	"ListCollaborators":    {"of Quay's API", "of Quay's API"},
 	"ListNamespaceMembers": {"of Quay's API", "of Quay's API"},
@@ -264,7 +263,7 @@ func uses(t *testing.T, dir string, names map[string]string) map[string][]string
 			}
 		} else {
 			command, _, _ := strings.Cut(strings.TrimSuffix(file, ".go"), "_")
-			name = "`purser " + cmp.Or(map[string]string{"auditlog": "audit", "checks": "clock", "completers": "completion", "identify": "completion", "commands": "completion"}[command], command) + "`"
+			name = "`purser " + cmp.Or(map[string]string{"auditlog": "audit", "checks": "clock", "identify": "completion", "commands": "completion"}[command], command) + "`"
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			s, isSelector := n.(*ast.SelectorExpr)

@@ -229,7 +229,7 @@ func (q *request) placePage(p place, current string) page {
 // namespaceTabs are the pages of each namespace, with their paths below it.
 var namespaceTabs = []placeTab{
 	{"", "Overview", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/teams", "Teams", auth.Administer},
-	{"/-/robots", "Robots", auth.Administer}, {"/-/webhooks", "Webhooks", auth.Administer}, {"/-/settings", "Settings", auth.Maintain},
+	{"/-/robots", "Robots", auth.Administer}, {"/-/webhooks", "Webhooks", auth.Administer}, {"/-/usage", "Storage", auth.Maintain}, {"/-/settings", "Settings", auth.Maintain},
 }
 
 // placeTab is a page of a namespace or a repository: its path below the place's own page, and the

@@ -26,9 +26,14 @@ func TestUsagePage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page := root.open(t, "/ui/usage", "In no repository", "just now", `<a href="/ui/namespaces/acme">acme</a>`, `<a href="/ui/repositories/acme/app?sort=-size">acme/app</a>`,
+	page := root.open(t, "/ui/usage", "In no repository", "just now", `<a href="/ui/namespaces/acme/-/usage">acme</a>`, `<a href="/ui/repositories/acme/app?sort=-size">acme/app</a>`,
 		`aria-label="acme: `, `aria-label="acme/app: `, "Bytes by namespace", "Stored bytes by day", `href="/ui/usage" aria-current="page"`)
 	lacks(t, page, "measured yet", "NaN", "style=")
+	own := root.open(t, "/ui/namespaces/acme/-/usage", "no other namespace has it", "just now", `aria-label="acme/app: `,
+		`<a href="/ui/repositories/acme/app?sort=-size">acme/app</a>`, "Stored bytes by day", `href="/ui/namespaces/acme/-/usage" aria-current="page"`)
+	lacks(t, own, "NaN", "style=")
+	lacks(t, s.as("ann").open(t, "/ui/namespaces/acme/-/usage", "acme/app"), "no other namespace")
+	s.as("bob").Do(t, "GET", "/ui/namespaces/acme/-/usage", "").WantStatus(t, 403)
 	if n := strings.Count(page, `class="tile`); n < 4 {
 		t.Errorf("%d tiles, want at least those of two namespaces and two repositories", n)
 	}
