@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -147,19 +148,31 @@ func referrerNodes(list []*imagetree.Referrer) []*treeNode {
 
 // writeTree prints a manifest, as it is called, and below it what belongs to it.
 func writeTree(w io.Writer, name, repository string, root *treeNode) error {
-	rows := root.rows(name, "", "", repository, nil)
-	return command.Table(w, []string{"MANIFEST", "DIGEST", "SIZE", "WHAT"}, rows)
+	if err := command.Table(w, []string{"MANIFEST", "DIGEST", "SIZE", "WHAT"}, root.rows(name, "", "", nil)); err != nil {
+		return err
+	}
+	var hints []string
+	if root.MoreManifests > 0 {
+		hints = append(hints, "All platforms: purser manifest show "+name+" --limit 0\n")
+	}
+	if slices.ContainsFunc(root.Manifests, func(n *treeNode) bool { return n.MoreReferrers }) {
+		hints = append(hints, "All that is attached to one: purser manifest show "+repository+"@DIGEST\n")
+	}
+	if _, err := io.WriteString(w, strings.Join(hints, "")); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	return nil
 }
 
 // rows appends the lines of the tree of a manifest. Its own begins with `indent` and is called `name`; those below
 // begin with `below`.
-func (n *treeNode) rows(name, indent, below, repository string, rows [][]string) [][]string {
+func (n *treeNode) rows(name, indent, below string, rows [][]string) [][]string {
 	size := ""
 	if n.Size != nil {
 		size = command.Size(*n.Size)
 	}
 	rows = append(rows, []string{indent + name, short(n.Digest.String()), size, n.what(name)})
-	branches := n.branches(name, repository, indent == "")
+	branches := n.branches()
 	for i, b := range branches {
 		line, further := "├─ ", "│  "
 		if i == len(branches)-1 {
@@ -169,7 +182,7 @@ func (n *treeNode) rows(name, indent, below, repository string, rows [][]string)
 			rows = append(rows, []string{below + line + b.name, "", "", ""})
 			continue
 		}
-		rows = b.node.rows(b.name, below+line, below+further, repository, rows)
+		rows = b.node.rows(b.name, below+line, below+further, rows)
 	}
 	return rows
 }
@@ -180,7 +193,7 @@ type branch struct {
 	node *treeNode // nil: the name is the text
 }
 
-func (n *treeNode) branches(name, repository string, root bool) (list []branch) {
+func (n *treeNode) branches() (list []branch) {
 	add := func(nodes []*treeNode) {
 		for _, b := range nodes {
 			list = append(list, branch{format.Clip(60, cmp.Or(b.Platform, b.Kind)), b})
@@ -188,15 +201,12 @@ func (n *treeNode) branches(name, repository string, root bool) (list []branch) 
 	}
 	add(n.Manifests)
 	if n.MoreManifests > 0 {
-		list = append(list, branch{name: fmt.Sprintf("and %d more: purser manifest show %s --limit 0", n.MoreManifests, name)})
+		list = append(list, branch{name: fmt.Sprintf("and %d more", n.MoreManifests)})
 	}
 	add(n.Attestations)
 	add(n.Referrers)
-	switch {
-	case n.MoreReferrers && root:
-		list = append(list, branch{name: "and more referrers"})
-	case n.MoreReferrers:
-		list = append(list, branch{name: "and more: purser manifest show " + repository + "@" + short(n.Digest.String())})
+	if n.MoreReferrers {
+		list = append(list, branch{name: "and more"})
 	}
 	add(n.Attached)
 	return list
