@@ -21,12 +21,16 @@ var spliced = map[string]string{
 	"internal/audit/partitions.go:moveEntries":          partition,
 	"internal/audit/partitions.go:findUncounted":        partition,
 	"internal/audit/partitions.go:deleteExpiredEntries": partition,
+	"internal/audit/list.go:query":                      among,
+	"internal/audit/list.go:conditions":                 among,
+	"internal/audit/list_among.go:among":                among,
 	"internal/gc/review.go:NextReview":                  queue,
 	"internal/gc/status.go:queue":                       queue,
 }
 
 const (
 	partition = "a partition's name and bounds can't be arguments"
+	among     = "lists of one namespace and of many have the same columns and conditions"
 	queue     = "the two review queues differ in their names"
 )
 

@@ -29,7 +29,6 @@ var GetUsage = Operation[UsageQuery, RegistryUsage]{
 	Summary: "Get what the registry stores, and how that grew",
 	Description: "Sizes are measured now and then, again a minute to a day after the last time, while clients push and delete: " +
 		"they are as of moments between measured_from and measured_at. Days are UTC, and the registry remembers 400 of them.",
-	Errors: []int{http.StatusServiceUnavailable},
 }
 
 // NamespaceUsage is what a namespace stores, and how that grew.
@@ -56,5 +55,5 @@ var GetNamespaceUsage = Operation[NamespaceUsageQuery, NamespaceUsage]{
 	Summary: "Get what a namespace stores, and how that grew",
 	Description: "Sizes are measured again a minute to a day after the last time, while clients push and delete. If that happens between two pages, " +
 		"a repository whose size changed may be on both or on none. Days are UTC, and the registry remembers 400 of them.",
-	Errors: []int{http.StatusServiceUnavailable},
+	Errors: []int{http.StatusNotFound},
 }

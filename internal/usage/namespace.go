@@ -34,7 +34,7 @@ func Namespace(ctx context.Context, q db.Querier, id int64) (s NamespaceSums, er
 	err = q.QueryRow(ctx, `
 		SELECT s.measured_from, s.measured_at, COALESCE(u.blobs, 0), COALESCE(u.bytes, 0), COALESCE(u.own_bytes, 0),
 			u.pass IS NOT NULL OR n.created_at < s.measured_from
-		FROM usage_state s JOIN top_level_namespaces n ON n.id = $1
+		FROM usage_state s JOIN live_namespaces n ON n.id = $1
 		LEFT JOIN usage_namespaces u ON u.pass = s.published AND u.namespace_id = n.id
 		WHERE s.published > 0`, id).Scan(&s.From, &s.At, &s.Blobs, &s.Bytes, s.Own, &measured)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !measured {
@@ -90,7 +90,7 @@ func RepositoriesOf(ctx context.Context, q db.Querier, namespace int64, after *P
 func DaysOf(ctx context.Context, q db.Querier, namespace int64, days int) ([]Day, error) {
 	rows, err := q.Query(ctx, `
 		SELECT d.day::timestamp AT TIME ZONE 'UTC', u.bytes
-		FROM generate_series(`+today+` - $2::int + 1, `+today+`, interval '1 day') AS d (day)
+		FROM generate_series(purser_today() - $2::int + 1, purser_today(), interval '1 day') AS d (day)
 		CROSS JOIN LATERAL (
 			SELECT bytes FROM usage_days WHERE namespace_id = $1 AND day <= d.day::date ORDER BY day DESC LIMIT 1) u
 		ORDER BY d.day`, namespace, days)

@@ -10,9 +10,6 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// today is the day, UTC, in SQL.
-const today = "(now() AT TIME ZONE 'UTC')::date"
-
 // days stores the sums of the day, UTC, for a slice of namespaces: of those whose sums changed since the last
 // day that is stored. One that has nothing any more changed to 0. The last slice publishes the pass. A namespace
 // that is or is being deleted is left out. OFFSET 0 makes PostgreSQL look rows up by an index: see "Plans" in
@@ -28,12 +25,12 @@ func (m *Meter) days(ctx context.Context, tx pgx.Tx, s state) error {
 			LEFT JOIN LATERAL (
 				SELECT bytes, own_bytes FROM usage_namespaces WHERE pass = $1 AND namespace_id = slice.id OFFSET 0) u ON true
 			LEFT JOIN LATERAL (
-				SELECT bytes, own_bytes FROM usage_days WHERE namespace_id = slice.id AND day <= `+today+` ORDER BY day DESC LIMIT 1) d ON true
+				SELECT bytes, own_bytes FROM usage_days WHERE namespace_id = slice.id AND day <= purser_today() ORDER BY day DESC LIMIT 1) d ON true
 			WHERE (u.bytes IS NOT NULL OR d.bytes IS NOT NULL)
 				AND (COALESCE(u.bytes, 0) IS DISTINCT FROM d.bytes OR COALESCE(u.own_bytes, 0) IS DISTINCT FROM d.own_bytes)
 		), stored AS (
 			INSERT INTO usage_days (namespace_id, day, bytes, own_bytes)
-			SELECT changed.id, `+today+`, bytes, own_bytes FROM changed
+			SELECT changed.id, purser_today(), bytes, own_bytes FROM changed
 			CROSS JOIN LATERAL (
 				SELECT FROM top_level_namespaces n WHERE n.id = changed.id AND n.deleted_at IS NULL FOR KEY SHARE SKIP LOCKED) n
 			ON CONFLICT (namespace_id, day) DO UPDATE SET bytes = EXCLUDED.bytes, own_bytes = EXCLUDED.own_bytes
@@ -47,7 +44,7 @@ func (m *Meter) days(ctx context.Context, tx pgx.Tx, s state) error {
 	}
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO usage_registry_days (day, bytes, trash_bytes, unreferenced_bytes)
-		SELECT `+today+`, bytes, trash_bytes, unreferenced_bytes FROM usage_registry WHERE pass = $1
+		SELECT purser_today(), bytes, trash_bytes, unreferenced_bytes FROM usage_registry WHERE pass = $1
 		ON CONFLICT (day) DO UPDATE SET bytes = EXCLUDED.bytes, trash_bytes = EXCLUDED.trash_bytes,
 			unreferenced_bytes = EXCLUDED.unreferenced_bytes`, s.pass); err != nil {
 		return err
@@ -66,12 +63,12 @@ func (m *Meter) forget(ctx context.Context, tx pgx.Tx) (more bool, err error) {
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		for _, sql := range []string{
 			`DELETE FROM usage_days WHERE ctid = ANY (ARRAY(
-				SELECT ctid FROM usage_days d WHERE day > ` + today + ` OR day < ` + today + ` - $1::int AND EXISTS (
+				SELECT ctid FROM usage_days d WHERE day > purser_today() OR day < purser_today() - $1::int AND EXISTS (
 					SELECT FROM usage_days newer
-					WHERE newer.namespace_id = d.namespace_id AND newer.day > d.day AND newer.day <= ` + today + ` - $1::int OFFSET 0)
+					WHERE newer.namespace_id = d.namespace_id AND newer.day > d.day AND newer.day <= purser_today() - $1::int OFFSET 0)
 				LIMIT $2))`,
 			`DELETE FROM usage_registry_days WHERE ctid = ANY (ARRAY(
-				SELECT ctid FROM usage_registry_days WHERE day > ` + today + ` OR day < ` + today + ` - $1::int LIMIT $2))`,
+				SELECT ctid FROM usage_registry_days WHERE day > purser_today() OR day < purser_today() - $1::int LIMIT $2))`,
 		} {
 			done, err := tx.Exec(ctx, sql, keptDays, m.opt.Slice)
 			if err != nil {

@@ -120,7 +120,7 @@ func collect(rows pgx.Rows) ([]Sums, error) {
 func Days(ctx context.Context, q db.Querier, days int) ([]RegistryDay, error) {
 	rows, err := q.Query(ctx, `
 		SELECT day::timestamp AT TIME ZONE 'UTC', bytes, trash_bytes, unreferenced_bytes FROM usage_registry_days
-		WHERE day > `+today+` - $1::int AND day <= `+today+` ORDER BY day`, days)
+		WHERE day > purser_today() - $1::int AND day <= purser_today() ORDER BY day`, days)
 	if err != nil {
 		return nil, fmt.Errorf("reading what the registry stored: %w", err)
 	}

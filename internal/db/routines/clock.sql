@@ -10,6 +10,14 @@ BEGIN
 END;
 $$;
 
+-- purser_today returns the day, UTC. Days are counted so wherever a table has a row for each.
+CREATE OR REPLACE FUNCTION purser_today ()
+    RETURNS date
+    LANGUAGE sql STABLE
+    AS $$
+SELECT (now() AT TIME ZONE 'UTC')::date;
+$$;
+
 -- purser_push_time returns the time of a push of a tag: now(), unless the clock is wrong or was.
 -- Policies order tags by this time, so it is after that of all tags of the repository: they may have
 -- been pushed while the clock was ahead, for a moment that no process has noticed. And it isn't before

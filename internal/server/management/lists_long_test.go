@@ -36,6 +36,7 @@ var shortRows = map[string]struct {
 	"getOrganizationTeamMembers":     {500, 500, "the name of an account"},
 	"getOrganizationMembers":         {10, 51 << 10, "100 teams and 100 repositories with names of 255 bytes; db.Page ends the page"},
 	"getOrganizationCollaborators":   {10, 51 << 10, "100 teams and 100 repositories with names of 255 bytes; db.Page ends the page"},
+	"getNamespaceUsage":              {900, 500, "500 names of repositories, and 400 days"},
 	"getRepositoryPullStatistics":    {1000, 500, "a tag or digest, with counts and times"},
 	"listAllUsers":                   {1000, 900, "a name and an address of 255 bytes"},
 	"listAutoPruneAsks":              {500, 500, "a uuid and numbers"},

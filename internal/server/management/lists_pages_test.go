@@ -26,6 +26,7 @@ import (
 // their pages.
 var pagedElsewhere = map[string]string{
 	"listUnpulledRepositories": "the limit is how many repositories a page examines: TestPullHistoryAPI",
+	"getNamespaceUsage":        "a page has days beside its repositories: TestNamespaceUsage",
 }
 
 // TestPagesOfLists: a client asks each list that has more than one entry for a page of one, for the
@@ -166,6 +167,7 @@ func filled(t *testing.T) (*registry, map[string]string) {
 		SELECT id, tag, 1, now() FROM repositories, unnest(ARRAY['v1', 'v2']) tag WHERE path = 'acme/app'`)
 	r.Exec(t, `INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at)
 		SELECT gen_random_uuid(), id, name, 'success', now(), now() FROM top_level_namespaces WHERE name IN ('acme', 'other')`)
+	measure(t, r)
 	return r, values
 }
 

@@ -10,6 +10,20 @@ import (
 	"github.com/purser-registry/purser/internal/usage"
 )
 
+// measure measures what the registry stores.
+func measure(t *testing.T, r *registry) {
+	t.Helper()
+	m, err := usage.New(usage.Options{DB: dbtest.Open(t, r.DSN)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for more := true; more; {
+		if more, err = m.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestUsage: operators alone see sums over namespaces, of the last pass that has ended, without what was
 // deleted since.
 func TestUsage(t *testing.T) {
@@ -21,16 +35,7 @@ func TestUsage(t *testing.T) {
 	r.Exec(t, `INSERT INTO blobs (digest, size, storage_key) VALUES ('\x01', 1000, 'u1'), ('\x02', 200, 'u2'), ('\x03', 7, 'u3')`)
 	r.Exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest) SELECT top_level_namespace_id, id, '\x01'::bytea FROM repositories WHERE path IN ('usage1/a', 'usage2/a', 'usage2/b')`)
 	r.Exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest) SELECT top_level_namespace_id, id, '\x02'::bytea FROM repositories WHERE path = 'usage1/b'`)
-	d := dbtest.Open(t, r.DSN)
-	m, err := usage.New(usage.Options{DB: d})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for more := true; more; {
-		if more, err = m.Step(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	measure(t, r)
 	var got api.RegistryUsage
 	r.Manage(t, "GET", "/usage?limit=2", "").Into(t, 200, &got)
 	if got.Bytes != 1207 || got.Unreferenced != 7 || got.Trash != 0 || got.At.Before(got.From) || len(got.Days) != 1 || got.Days[0].Bytes != 1207 {
@@ -63,15 +68,7 @@ func TestNamespaceUsage(t *testing.T) {
 	r.Exec(t, `INSERT INTO blobs (digest, size, storage_key) SELECT ('\x0' || x)::bytea, x * 1000, 'u' || x FROM generate_series(1, 5) x`)
 	r.Exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 		SELECT top_level_namespace_id, id, ('\x0' || x)::bytea FROM repositories r JOIN generate_series(1, 5) x ON r.path = 'acme/u' || x OR r.path = 'acme/u5' AND x = 1`)
-	m, err := usage.New(usage.Options{DB: dbtest.Open(t, r.DSN)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for more := true; more; {
-		if more, err = m.Step(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	measure(t, r)
 	r.Exec(t, "UPDATE usage_days SET day = day - 3, bytes = 7")
 	r.Exec(t, "INSERT INTO usage_days SELECT id, (now() AT TIME ZONE 'UTC')::date - 1, 9, 9 FROM top_level_namespaces WHERE name = 'acme'")
 

@@ -9,7 +9,7 @@ import (
 
 // TestOverviewShowsOwnUse: whoever doesn't operate the registry sees the pulls of the namespaces and
 // repositories in which the account has a role, each pull once, and the pushes to the namespaces that
-// the account administers. The account's own namespace doesn't exist here, and says nothing.
+// the account maintains. The account's own namespace doesn't exist here, and says nothing.
 func TestOverviewShowsOwnUse(t *testing.T) {
 	t.Parallel()
 	s, stats := counted(t, func(o *servertest.Options) { o.Access = &auth.Options{} })
@@ -27,8 +27,8 @@ func TestOverviewShowsOwnUse(t *testing.T) {
 	s.Grant(t, "tools", "ann", auth.Maintainer)
 	s.Grant(t, "acme", "max", auth.Maintainer)
 	s.Grant(t, "other/app", "rob", auth.Reader)
-	s.as("ann").open(t, "/ui/", "3,446 pulls in 30 days", "Pushes to acme<", "1 push in 30 days")
-	lacks(t, s.as("max").open(t, "/ui/", "1,723 pulls in 30 days"), "Pushes")
+	s.as("ann").open(t, "/ui/", "3,446 pulls in 30 days", "Pushes to acme, tools<", "2 pushes in 30 days")
+	s.as("max").open(t, "/ui/", "1,723 pulls in 30 days", "Pushes to acme<", "1 push in 30 days")
 	lacks(t, s.as("rob").open(t, "/ui/", "1,723 pulls in 30 days"), "Pushes")
 	lacks(t, s.as("eve").open(t, "/ui/", "0 pulls in 30 days"), "Pushes")
 	root.open(t, "/ui/", "6,892 pulls in 30 days")

@@ -32,6 +32,7 @@ func (f *Format) Set(text string) error {
 	case Text, JSON:
 		*f = Format(text)
 		return nil
+	case CSV: // orCSV takes it
 	}
 	return errors.New("write text or json")
 }
