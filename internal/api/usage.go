@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/usage"
 )
@@ -37,6 +38,8 @@ type NamespaceUsage struct {
 	Repositories []usage.Sums `json:"repositories" nullable:"false" doc:"Those that store something, the largest first"`
 	NextPage     string       `json:"next_page,omitempty" doc:"Where the next page of repositories begins"`
 	Days         []usage.Day  `json:"days" nullable:"false" doc:"The oldest first. Days before the first measurement are left out"`
+	// Pruned has tags and no bytes: what deleted tags free is known when garbage collection deletes what nothing has.
+	Pruned []autoprune.PrunedDay `json:"pruned" nullable:"false" doc:"Tags that auto-pruning deleted, by the day on which its run began, the oldest first. Days without any are left out"`
 }
 
 // Entries implements Page.

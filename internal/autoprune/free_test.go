@@ -90,6 +90,12 @@ func TestFree(t *testing.T) {
 	if undone.Restored != 2 {
 		t.Errorf("the undo is %+v", undone)
 	}
+	u.Exec("INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, deleted) SELECT gen_random_uuid(), id, name, 'success', purser_today()::timestamp AT TIME ZONE 'UTC' - d, 7 FROM top_level_namespaces, unnest(ARRAY['1 microsecond', '1 day 1 microsecond']::interval[]) d")
+	days, err := u.pruner.PrunedByDay(t.Context(), autoprunetest.Value[int64](u.Registry, "SELECT id FROM top_level_namespaces WHERE name = 'app'"), 2)
+	u.Must(err)
+	if len(days) != 2 || days[0].Deleted != 7 || days[1].Deleted != 2 || days[1].Restored != 2 || days[1].Day.Sub(days[0].Day) != 24*time.Hour {
+		t.Errorf("in two days these were pruned: %+v", days)
+	}
 	// A restored tag isn't freed again, until somebody ends that.
 	_, another := u.replica()
 	_, err = another.Work(t.Context()) // its first housekeeping

@@ -237,3 +237,36 @@ const requestRun = `
 	INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
 	ON CONFLICT (namespace_id) DO UPDATE SET last_ran_ms = NULL, asked = true,
 		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`
+
+// PrunedDay is what auto-pruning did in a namespace by runs that began on one day, UTC.
+type PrunedDay struct {
+	Day      time.Time `json:"day"` // its beginning
+	Deleted  int64     `json:"tags_deleted"`
+	Restored int64     `json:"tags_restored" doc:"Those of them that were restored since"`
+}
+
+// countedRuns is how many runs PrunedByDay reads at most: one for each minute of 31 days.
+const countedRuns = 31 * 24 * 60
+
+// PrunedByDay returns what auto-pruning did in the namespace with this id on each of the last `days` days, of which
+// today is the last, the oldest first. Days on which it deleted nothing are left out, and so are those before
+// the newest countedRuns runs.
+func (p *Pruner) PrunedByDay(ctx context.Context, namespace int64, days int) ([]PrunedDay, error) {
+	rows, err := p.db.Pool.Query(ctx, `
+		SELECT date_trunc('day', started_at, 'UTC'), sum(deleted)::bigint, sum(restored)::bigint
+		FROM (SELECT started_at, deleted, restored FROM autopruneruns
+			WHERE namespace_id = $1 AND started_at >= (purser_today() - $2::int + 1)::timestamp AT TIME ZONE 'UTC'
+			ORDER BY started_at DESC, id DESC LIMIT $3) r
+		WHERE deleted > 0 GROUP BY 1 ORDER BY 1`, namespace, days, countedRuns)
+	if err != nil {
+		return nil, fmt.Errorf("reading what was pruned by day: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PrunedDay])
+	if err != nil {
+		return nil, fmt.Errorf("reading what was pruned by day: %w", err)
+	}
+	for i := range list {
+		list[i].Day = list[i].Day.UTC()
+	}
+	return append([]PrunedDay{}, list...), nil
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/diskspace"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/usage"
@@ -90,6 +91,12 @@ func (a *API) namespaceUsage(ctx context.Context, in *api.NamespaceUsageQuery) (
 		return nil, oci.Errorf(oci.Unavailable, "%v", err)
 	} else if err != nil {
 		return nil, err
+	}
+	out.Pruned = []autoprune.PrunedDay{}
+	if a.opt.Autoprune != nil {
+		if out.Pruned, err = a.opt.Autoprune.PrunedByDay(ctx, id, in.Days); err != nil {
+			return nil, err
+		}
 	}
 	operates, err := a.allows(ctx, auth.Operate, auth.Registry)
 	if !operates {

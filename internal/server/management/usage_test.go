@@ -72,6 +72,8 @@ func TestNamespaceUsage(t *testing.T) {
 	r.Exec(t, "UPDATE usage_days SET day = day - 3, bytes = 7")
 	r.Exec(t, "INSERT INTO usage_days SELECT id, (now() AT TIME ZONE 'UTC')::date - 1, 9, 9 FROM top_level_namespaces WHERE name = 'acme'")
 
+	r.Exec(t, "INSERT INTO autopruneruns (id, namespace_id, namespace, state, deleted, restored) SELECT gen_random_uuid(), id, name, 'success', 5, 2 FROM top_level_namespaces WHERE name = 'acme'")
+
 	var names []string
 	var got api.NamespaceUsage
 	for next := ""; ; next = "&next_page=" + got.NextPage {
@@ -96,6 +98,9 @@ func TestNamespaceUsage(t *testing.T) {
 	}
 	if !slices.Equal(days, []int64{7, 7, 9, 9}) {
 		t.Errorf("days %v, want 7, 7, 9, 9: one without a row is like the one before", days)
+	}
+	if p := got.Pruned; len(p) != 1 || p[0].Deleted != 5 || p[0].Restored != 2 {
+		t.Errorf("by day, these were pruned: %+v", p)
 	}
 	c.root.Manage(t, "GET", "/organization/acme/usage?limit=1", "").Into(t, 200, &got)
 	if got.Own == nil || got.Bytes < 15_000 {

@@ -118,16 +118,7 @@ func (q *request) plotAll(d *overview) error {
 	if err := d.addPlot(pullPlot(q, api.GetHistory, lastDays)); err != nil {
 		return err
 	}
-	activity, err := run(q, api.GetGCActivity, api.ActivityQuery{Days: 30})
-	if err != nil {
-		return err
-	}
-	reclaimed := make(map[time.Time]int64)
-	for _, day := range activity.Days {
-		reclaimed[day.Day.UTC()] = day.Bytes
-	}
-	d.Plots = append(d.Plots, chart.PlotOfDays("reclaimed", "Reclaimed", now, reclaimed, func(n int64) string { return format.Bytes(n) }))
-	return nil
+	return d.addPlot(freedPlot(q))
 }
 
 // addPlot adds a chart unless it is nil.

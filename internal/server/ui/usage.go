@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/server/ui/chart"
 	"github.com/purser-registry/purser/internal/server/ui/format"
 	"github.com/purser-registry/purser/internal/usage"
@@ -33,6 +34,7 @@ type usageData struct {
 	Disks                    []diskState
 	ByNamespace, ByRepo      chart.Treemap
 	Growth                   chart.Chart
+	Freed                    *chart.Plot // by garbage collection
 	Namespaces, Repositories []usage.Sums
 }
 
@@ -47,6 +49,9 @@ func showUsage(q *request) error {
 		return err
 	default:
 		d.draw()
+		if d.Freed, err = freedPlot(q); err != nil {
+			return err
+		}
 	}
 	return q.show("usage", page{
 		Title: "Storage", Section: "usage", Data: d,
@@ -66,6 +71,28 @@ func (d *usageData) draw() {
 	d.ByRepo = treemap("repositories", "Bytes by repository", u.Repositories, largestTags)
 	d.Growth = growth(u.Days, func(day usage.RegistryDay) (time.Time, int64) { return day.Day, day.Bytes })
 	d.Namespaces, d.Repositories = u.Namespaces[:min(len(u.Namespaces), usageRows)], u.Repositories[:min(len(u.Repositories), usageRows)]
+}
+
+// freedPlot draws the bytes that garbage collection has deleted, by day.
+func freedPlot(q *request) (*chart.Plot, error) {
+	activity, err := run(q, api.GetGCActivity, api.ActivityQuery{Days: chart.PlotDays})
+	if err != nil {
+		return nil, err
+	}
+	freed := make(map[time.Time]int64, len(activity.Days))
+	for _, day := range activity.Days {
+		freed[day.Day.UTC()] = day.Bytes
+	}
+	return chart.PlotOfDays("freed", "Freed by garbage collection", time.Now(), freed, func(n int64) string { return format.Bytes(n) }), nil
+}
+
+// prunedPlot draws the tags that auto-pruning has deleted, by day.
+func prunedPlot(days []autoprune.PrunedDay) *chart.Plot {
+	pruned := make(map[time.Time]int64, len(days))
+	for _, day := range days {
+		pruned[day.Day.UTC()] = day.Deleted - day.Restored
+	}
+	return chart.PlotOfDays("pruned", "Tags deleted by policies", time.Now(), pruned, func(n int64) string { return format.Plural(n, "tag", "tags") })
 }
 
 // largestTags is the link to the tags of a repository, the largest first.
@@ -99,6 +126,7 @@ type namespaceUsageData struct {
 	First  bool          // it is the page of the largest repositories
 	ByRepo chart.Treemap // with the next two, on the first page
 	Growth chart.Chart
+	Pruned *chart.Plot
 	Pages  pages
 }
 
@@ -132,6 +160,9 @@ func showNamespaceUsage(q *request) error {
 			return err
 		}
 		d.ByRepo = treemap("repositories", "Bytes by repository", all.Repositories, largestTags)
+		if len(found.Pruned) > 0 {
+			d.Pruned = prunedPlot(found.Pruned)
+		}
 		d.Growth = growth(found.Days, func(day usage.Day) (time.Time, int64) { return day.Day, day.Bytes })
 	}
 	out := q.placePage(p, "/-/usage")
