@@ -131,7 +131,8 @@ func TestOpsFailoverBehind(t *testing.T) {
 	primary := startPostgres(t)
 	standby := primary.standby()
 	primary.is("the standby streams", isStreaming)
-	env := []string{either(primary, standby), "PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_KEEP_DOOMED=1h"}
+	// Long enough for a push: without a delay, a blob may be collected before its manifest comes.
+	env := []string{either(primary, standby), "PURSER_GC_REVIEW_AFTER=10s", "PURSER_GC_KEEP_DOOMED=1h"}
 	r := startRegistry(t, options{env: env})
 	crane := toolClient(t, "crane")
 	kept, gone := newImage(t, 2, 10<<10), newImage(t, 2, 20<<10)

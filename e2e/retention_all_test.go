@@ -121,7 +121,7 @@ func TestKeepUntagged(t *testing.T) {
 	r.collect(false)
 	crane.Refused("manifest", r.Ref("app/free", free))
 	crane.Run("pull", r.Ref("app/kept", kept), filepath.Join(t.TempDir(), "image.tar"))
-	says(t, r.remote("gc", "explain", "app/kept@"+kept), "kept until ", "keeps untagged manifests for 1h", "(keep_untagged)")
+	says(t, r.remote("gc", "explain", "app/kept@"+kept), "kept until ", "keeps untagged manifests for 1h", "a policy keeps it although nothing uses it")
 	if _, err := openPool(t, dsn).Exec(t.Context(), "UPDATE gc_manifest_review_queue SET review_after = now(), unused_since = unused_since - interval '1 hour'"); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type overview struct {
 	Figures      []figure
 	Plots        []*chart.Plot
 	NoPlots      string // why there is no chart of pushes
-	Repositories []api.ListedRepository
+	Repositories []newestRepository
 	Namespaces   []api.QuayOrganization
 	// MoreNamespaces says that there are more than these.
 	MoreNamespaces bool
@@ -50,6 +50,24 @@ func inOwn(n api.QuayOrganization) string {
 	return "may read"
 }
 
+// newestRepository is a repository with its namespace, and the page that leads to.
+type newestRepository struct {
+	api.ListedRepository
+	Namespace, Home string
+}
+
+func (q *request) newest(list []api.ListedRepository) []newestRepository {
+	rows, homes := make([]newestRepository, len(list)), make(map[string]string)
+	for i, r := range list {
+		name, _, _ := strings.Cut(r.Repository, "/")
+		if homes[name] == "" {
+			homes[name] = q.namespaceLink(name)
+		}
+		rows[i] = newestRepository{r, name, homes[name]}
+	}
+	return rows
+}
+
 // showOverview shows what is stored, what happened and what needs attention. Clients that may not
 // operate the registry see what is theirs.
 func showOverview(q *request) error {
@@ -58,7 +76,7 @@ func showOverview(q *request) error {
 	if err != nil {
 		return err
 	}
-	d.Repositories, d.Empty = list.Repositories, len(list.Repositories) == 0
+	d.Repositories, d.Empty = q.newest(list.Repositories), len(list.Repositories) == 0
 	garbage, err := run(q, api.GetGCStatus, struct{}{})
 	switch {
 	case err == nil:

@@ -20,7 +20,7 @@ func TestUsagePage(t *testing.T) {
 
 	measure(t, s.DB)
 	page := root.open(t, "/ui/usage", "In no repository", "just now", `<a href="/ui/namespaces/acme/-/usage">acme</a>`, `<a href="/ui/repositories/acme/app?sort=-size">acme/app</a>`,
-		`aria-label="acme: `, `aria-label="acme/app: `, "Bytes by namespace", "Stored bytes by day", "Freed by garbage collection", "0 B in 30 days", `href="/ui/usage" aria-current="page"`)
+		`<title>acme: `, `<title>acme/app: `, "Bytes by namespace", "Stored bytes by day", "Freed by garbage collection", "0 B in 30 days", `href="/ui/usage" aria-current="page"`)
 	lacks(t, page, "measured yet", "NaN", "style=")
 	if _, err := s.DB.Pool.Exec(t.Context(), `
 		INSERT INTO gc_activity (minute, manifests_reviewed, manifests_deleted, blobs_reviewed, blobs_deleted, objects_swept, bytes_swept)
@@ -28,7 +28,7 @@ func TestUsagePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	root.open(t, "/ui/usage", "2.0 KiB in 30 days")
-	own := root.open(t, "/ui/namespaces/acme/-/usage", "no other namespace has it", "just now", `aria-label="acme/app: `,
+	own := root.open(t, "/ui/namespaces/acme/-/usage", "no other namespace has it", "just now", `<title>acme/app: `,
 		`<a href="/ui/repositories/acme/app?sort=-size">acme/app</a>`, "Stored bytes by day", `href="/ui/namespaces/acme/-/usage" aria-current="page"`)
 	lacks(t, own, "NaN", "style=", "Tags deleted")
 	lacks(t, s.as("ann").open(t, "/ui/namespaces/acme/-/usage", "acme/app"), "no other namespace")

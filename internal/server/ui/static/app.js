@@ -141,10 +141,13 @@ addEventListener("load", reachable);
 addEventListener("resize", reachable);
 new MutationObserver(reachable).observe(document.body, {childList: true, subtree: true});
 
-// On a narrow screen the tabs scroll: the current one is to be seen. This isn't scrollIntoView, for
-// in Chromium that moves the place from which the Tab key goes on, past the link to the content.
+// On a narrow screen the tabs scroll: the current one is to be seen, and the one that has the focus.
+// This isn't scrollIntoView, for in Chromium that moves the place from which the Tab key goes on, past
+// the link to the content.
 const tabs = document.querySelector(".tabs"), current = tabs?.querySelector("[aria-current]");
-if (current) {
-  const inside = current.getBoundingClientRect(), around = tabs.getBoundingClientRect();
+function center(tab) {
+  const inside = tab.getBoundingClientRect(), around = tabs.getBoundingClientRect();
   tabs.scrollLeft += inside.left + inside.width / 2 - around.left - around.width / 2;
 }
+if (current) center(current);
+tabs?.addEventListener("focusin", (event) => center(event.target));
