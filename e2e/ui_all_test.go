@@ -74,7 +74,7 @@ func crawl(t *testing.T, b *browser, r *registry) map[string]string {
 		if size > 100<<10 {
 			t.Errorf("%s has %d bytes, want at most 100 KiB", at, size)
 		}
-		links := eval[[]string](b, `[...document.querySelectorAll("a[href]")].map(a => new URL(a.href)).filter(u => u.origin == location.origin && u.pathname.startsWith("/ui/") && !u.hash).map(u => u.pathname + u.search)`)
+		links := eval[[]string](b, `[...document.querySelectorAll("a[href]")].map(a => new URL(a.getAttribute("href"), location)).filter(u => u.origin == location.origin && u.pathname.startsWith("/ui/") && !u.hash).map(u => u.pathname + u.search)`)
 		for _, link := range links {
 			if !seen[link] {
 				seen[link] = true
