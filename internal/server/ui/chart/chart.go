@@ -12,7 +12,7 @@ import (
 // Measures of a chart, in the units of its viewBox.
 const (
 	chartWidth, chartHeight         = 720, 190
-	chartLeft, chartTop, chartRight = 64, 10, 8
+	chartLeft, chartTop, chartRight = 92, 14, 8
 	chartBottom                     = 22 // for the labels below the axis
 )
 

@@ -164,6 +164,11 @@ func (t *Tile) describe(format func(any) string) {
 	}
 }
 
+// Wide says that the first line has room also where the picture is half as large and its letters are not.
+func (t Tile) Wide() bool {
+	return t.Height >= 2*lineHeight+6 && float64(2*len([]rune(t.Text)))*charWidth <= t.Width-12
+}
+
 // TextX and TextY are where the first line begins, MoreY where the second does.
 func (t Tile) TextX() float64 { return Round(t.X + 6) }
 func (t Tile) TextY() float64 { return Round(t.Y + lineHeight) }
