@@ -96,6 +96,11 @@ func pushers(t *testing.T, r *registry, header map[string]string) (push func(rep
 func TestUIMainPages(t *testing.T) {
 	r, b := openUI(t, options{})
 	b.look(1280, 900, "light")
+	b.open(r.URL() + "/ui/")
+	if n := eval[int](b, `document.querySelectorAll("link[rel=stylesheet], script:not([defer])").length`); n != 0 {
+		t.Errorf("%d files hold up the first paint of the first page", n)
+	}
+	b.wait("the style sheet is in the browser's cache", `document.cookie.includes("purser_style=")`)
 	for path, want := range map[string]string{
 		"/": "Purser", "/ui/namespaces": "acme", "/ui/repositories": "acme/web", "/ui/repositories/acme/web": "pr-59",
 		"/ui/repositories/acme/web/-/tags/v1.0": "arm64", "/ui/repositories/acme/web/-/policies/new": "Preview", "/ui/gc": "", "/ui/audit": "acme/web",
@@ -105,6 +110,12 @@ func TestUIMainPages(t *testing.T) {
 		}
 		says(t, b.text(), want)
 		b.checkPage(path)
+	}
+	if n := eval[int](b, `document.querySelectorAll("link[rel=stylesheet], script:not([defer])").length`); n != 1 {
+		t.Errorf("%d files hold up the first paint of a later page, want the style sheet that the browser has", n)
+	}
+	if n := eval[int](b, `performance.getEntriesByType("resource").filter(e => e.name.endsWith("app.css") && e.transferSize > 0).length`); n != 0 {
+		t.Error("a later page loads the style sheet again")
 	}
 	b.open(r.URL() + "/ui/repositories")
 	b.do("searching", chromedp.SendKeys(chromedp.CSS("#main input[name=q]"), "deep"))

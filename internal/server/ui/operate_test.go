@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -34,8 +35,14 @@ func (s site) send(t *testing.T, path string, form url.Values, texts ...string) 
 	return has(t, "POST "+path, string(a.WantStatus(t, http.StatusOK).Content), texts...)
 }
 
+// withoutStyle returns a page without its style sheet, as a browser gets it after its first page.
+func withoutStyle(content string) string { return styles.ReplaceAllString(content, "") }
+
+var styles = regexp.MustCompile(`(?s)<style[^>]*>.*</style>`)
+
 func has(t *testing.T, path, content string, texts ...string) string {
 	t.Helper()
+	content = withoutStyle(content)
 	for _, text := range texts {
 		if !strings.Contains(content, text) {
 			_, main, _ := strings.Cut(content, "<main")

@@ -63,6 +63,7 @@ type page struct {
 	Open     bool   // there is no access control
 	Operator bool
 	Version  string
+	Style    template.CSS // "": the browser has the file
 	// OnlyInsecure is the address that Docker's daemon must be told to use over http, "" if it needn't.
 	OnlyInsecure string
 }
@@ -114,7 +115,7 @@ func (q *request) showStatus(status int, name string, p page) error {
 	if t == nil {
 		return fmt.Errorf("there is no page %q", name)
 	}
-	p.Path, p.Open, p.Version = q.URL.RequestURI(), q.open(), q.ui.version
+	p.Path, p.Open, p.Version, p.Style = q.URL.RequestURI(), q.open(), q.ui.version, q.style()
 	if q.Method == http.MethodPost {
 		p.Path = q.URL.Path
 	}

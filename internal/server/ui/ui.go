@@ -8,22 +8,18 @@
 //     of the management API within the process, as the client that sent the request (run). So
 //     the UI shows and allows exactly what the API does, and every page can name the call and the
 //     command that do the same.
-//   - A page loads nothing from elsewhere, and its policy forbids inline scripts and styles.
+//   - A page loads nothing from elsewhere, and its policy forbids inline scripts, and inline styles but the
+//     style sheet.
 //     Text from clients reaches a page only through html/template.
 //   - GET changes nothing. Forms send POST, which the server accepts only from its own pages.
 package ui
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"embed"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"path"
-	"strconv"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
@@ -38,8 +34,8 @@ const root = "/ui/"
 // maxForm limits the body of a form, in bytes.
 const maxForm = 256 << 10
 
-// contentPolicy allows what the registry itself serves, and nothing inline.
-const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+// contentPolicy allows what the registry itself serves, and of what stands in a page the style sheet alone.
+var contentPolicy = "default-src 'none'; style-src 'self' '" + styleDigest + "'; script-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // Options configure a UI.
@@ -224,71 +220,4 @@ func (u *UI) addRoutes() {
 	u.addNamespace()
 	u.addDocs()
 	u.addWebhooks()
-}
-
-// staticRoot is the prefix of the style sheet, the script and the icon. A digest of the content
-// follows, so that browsers may keep the files for good.
-const staticRoot = root + "static/"
-
-//go:embed static
-var staticFiles embed.FS
-
-type staticFile struct {
-	content     []byte
-	contentType string
-}
-
-// static has the files by their paths, and staticPaths the paths by the files' names.
-var static, staticPaths = loadStatic()
-
-func loadStatic() (map[string]staticFile, map[string]string) {
-	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-	files, paths := make(map[string]staticFile), make(map[string]string)
-	entries, err := staticFiles.ReadDir("static")
-	if err != nil {
-		panic(err)
-	}
-	for _, e := range entries {
-		content, err := staticFiles.ReadFile("static/" + e.Name())
-		if err != nil {
-			panic(err)
-		}
-		sum := sha256.Sum256(content)
-		at := staticRoot + hex.EncodeToString(sum[:8]) + "/" + e.Name()
-		files[at] = staticFile{content, types[path.Ext(e.Name())]}
-		paths[e.Name()] = at
-	}
-	return files, paths
-}
-
-func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
-	o := server.Observed(r.Context())
-	o.Route = staticRoot
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		u.server.Fail(w, r, server.NothingAt(r))
-		return
-	}
-	o.Method = r.Method
-	f, ok := static[r.URL.Path]
-	caching := "public, max-age=31536000, immutable"
-	if !ok { // The page may come from a replica of another version.
-		f, ok = static[staticPaths[path.Base(r.URL.Path)]]
-		ok = ok && strings.Count(strings.TrimPrefix(r.URL.Path, staticRoot), "/") == 1
-		caching = "no-store"
-	}
-	if !ok {
-		u.server.Fail(w, r, server.NothingAt(r))
-		return
-	}
-	h := w.Header()
-	h.Set("Content-Type", f.contentType)
-	h.Set("Content-Length", strconv.Itoa(len(f.content)))
-	h.Set("Cache-Control", caching)
-	if strings.HasSuffix(r.URL.Path, ".svg") { // an icon may have styles of its own
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	}
-	w.WriteHeader(http.StatusOK)
-	if r.Method == http.MethodGet {
-		w.Write(f.content) //nolint:errcheck // the client is gone, and knows
-	}
 }

@@ -25,6 +25,18 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { delete button.dataset.state; button.title = "Copy"; }, 1500);
 });
 
+// The first page has the style sheet in itself. The following ones name its file, which is in the
+// browser's cache once it was fetched here.
+const style = document.querySelector("style[data-sheet]");
+if (style) addEventListener("load", async () => {
+  try {
+    const answer = await fetch(style.dataset.sheet);
+    await answer.blob();
+    const secure = location.protocol === "https:" ? "; secure" : "";
+    if (answer.ok) document.cookie = `purser_style=${style.dataset.sheet.split("/").at(-2)}; path=/; max-age=31536000; samesite=lax${secure}`;
+  } catch { /* the next page has it in itself, too */ }
+});
+
 // replace fetches a page and takes over the element with the id from it.
 async function replace(id, url, signal) {
   const answer = await fetch(url, {headers: {"Accept": "text/html"}, signal});
