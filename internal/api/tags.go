@@ -130,6 +130,7 @@ type (
 		NameFilter
 		InRepository
 		Specific   string           `query:"specificTag" maxLength:"128" doc:"Only this tag"`
+		Names      []string         `query:"names" maxItems:"100" doc:"Only these tags, by name, with commas between them. Those that don't exist are left out. Other filters and orders can't be given with it" example:"v1,v2"`
 		Filter     string           `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
 		OnlyActive Optional[bool]   `query:"onlyActiveTags" doc:"False, and not left out: list the history, which has the present tags and the former ones, before they were moved or deleted, as far back as the audit log goes. The latest change is first"`
 		NotPulled  Optional[string] `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`

@@ -69,19 +69,40 @@ func (k *Keeper) List(ctx context.Context, s Scope, after Place, n int) (list []
 // Of reads the rules that are in force and returns the first one that protects the tag, whether the tag
 // exists or not; nil if no rule does. Error: NAME_UNKNOWN.
 func (k *Keeper) Of(ctx context.Context, path, tag string) (*Rule, error) {
-	var namespace, repository int64
-	err := k.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).Scan(&namespace, &repository)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nameUnknown(path)
-	case err != nil:
-		return nil, fmt.Errorf("looking for repository %s: %w", path, err)
-	}
-	now, err := Read(ctx, k.db.Pool)
+	rows, err := k.db.Pool.Query(ctx, `
+		SELECT p.uuid, COALESCE(p.pattern, ''), COALESCE(p.created_at, 'epoch'),
+			CASE WHEN p.repository_id IS NULL AND p.namespace_id IS NOT NULL THEN n.name ELSE '' END,
+			CASE WHEN p.repository_id IS NOT NULL THEN r.path ELSE '' END
+		FROM live_repositories r JOIN live_namespaces n ON n.id = r.top_level_namespace_id
+		LEFT JOIN tagprotectionrules p ON (p.namespace_id IS NULL OR p.namespace_id = n.id)
+			AND (p.repository_id IS NULL OR p.repository_id = r.id)
+		WHERE r.path = $1 ORDER BY p.created_at, p.uuid`, path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading the rules that protect tags of %s: %w", path, err)
 	}
-	return now.Of(namespace, repository, tag), nil
+	var r Rule
+	var id *uuid.UUID
+	var pattern string
+	var found *Rule
+	known := false
+	_, err = pgx.ForEachRow(rows, []any{&id, &pattern, &r.Created, &r.Scope.Namespace, &r.Scope.Repository}, func() error {
+		if known = true; id == nil || found != nil {
+			return nil
+		}
+		r.ID = *id
+		if r.read(pattern); r.Pattern.Match(tag) {
+			first := r
+			found = &first
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading the rules that protect tags of %s: %w", path, err)
+	case !known:
+		return nil, nameUnknown(path)
+	}
+	return found, nil
 }
 
 func rulesOf(ctx context.Context, tx pgx.Tx, s Scope, namespace, repository *int64, after Place, n int) ([]Rule, bool, error) {

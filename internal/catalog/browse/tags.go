@@ -46,6 +46,7 @@ const (
 type TagQuery struct {
 	NameFilter
 	Exact      string   // one tag; "": all
+	Names      []string // only these, by name; nil: all
 	Order      TagOrder // default TagsByName
 	Descending bool
 	// Rank returns the sort key of each of the named tags, for the order TagsByRank. A tag
@@ -154,12 +155,14 @@ func (b *Browser) indexedTags(ctx context.Context, r repository, q TagQuery) (pa
 }
 
 // finder returns the function that reads the tags for q from the database. The function reads
-// only the tag q.Exact if q.Exact isn't "", and otherwise tags in the order of pushes or of
+// only the tag q.Exact if q.Exact isn't "", or only those of q.Names if they aren't nil, and otherwise tags in the order of pushes or of
 // names.
 func (b *Browser) finder(q TagQuery) func(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	switch {
 	case q.Exact != "":
 		return b.tagByName
+	case q.Names != nil:
+		return b.namedTags
 	case q.Order == TagsByPush:
 		return b.tagsByPush
 	}
@@ -180,6 +183,13 @@ func (b *Browser) tagByName(ctx context.Context, r repository, q TagQuery, limit
 		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at, immutable FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = $3 LIMIT $4`,
 		r.namespace, r.id, q.Exact, limit)
+}
+
+func (b *Browser) namedTags(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
+	return b.findTags(ctx, `
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at, immutable FROM tags
+		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = ANY ($3) ORDER BY name LIMIT $4`,
+		r.namespace, r.id, q.Names, limit)
 }
 
 func (b *Browser) tagsByName(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {

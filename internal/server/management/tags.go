@@ -50,6 +50,9 @@ func tagQuery(in *api.TagQuery) (q browse.TagQuery, err error) {
 			return q, badQuery("filter_tag_name", "%.100q should be like:TEXT or eq:TAG, and not beside contains or specificTag", in.Filter)
 		}
 	}
+	if len(in.Names) > 0 {
+		return namedTags(in)
+	}
 	if q.NameFilter, err = nameFilter(in.NameFilter); err != nil {
 		return q, err
 	}
@@ -78,6 +81,20 @@ func tagQuery(in *api.TagQuery) (q browse.TagQuery, err error) {
 	}
 	q.Skip = (in.Page - 1) * in.Limit
 	return q, nil
+}
+
+// namedTags reads the parameters of a list of tags that the client names.
+func namedTags(in *api.TagQuery) (q browse.TagQuery, err error) {
+	if in.NameFilter != (api.NameFilter{}) || in.Specific != "" || in.OfHistory() || in.NotPulled.Given || in.Sort != "-pushed" || in.Page > 1 {
+		return q, badQuery("names", "leave out other filters and orders: these tags are listed by name")
+	}
+	for _, name := range in.Names {
+		if err := oci.ValidateTag(name); err != nil {
+			return q, badQuery("names", "%v", err)
+		}
+	}
+	in.Limit = 100
+	return browse.TagQuery{Names: in.Names, Order: browse.TagsByName, Limit: in.Limit}, nil
 }
 
 // listTags lists tags, or their history.

@@ -162,10 +162,10 @@ func (q *request) crumbOf(at api.LogAt) (list []crumb, err error) {
 	switch {
 	case at.Repository != "":
 		list = []crumb{{at.Repository, link("/ui/repositories/{repository}", at.Repository)}}
-		_, err = run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(at.Repository), SizeLinks: fewLinks})
+		_, err = run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(at.Repository), SizeLinks: oneLink})
 	case at.Namespace != "":
 		list = []crumb{{at.Namespace, link("/ui/namespaces/{namespace}", at.Namespace)}}
-		_, err = run(q, api.GetNamespace, api.NamespaceSizes{InNamespace: api.InNamespace{Namespace: at.Namespace}, SizeLinks: fewLinks})
+		_, err = run(q, api.GetNamespace, api.NamespaceSizes{InNamespace: api.InNamespace{Namespace: at.Namespace}, SizeLinks: oneLink})
 	}
 	if statusOf(err) != 0 {
 		return nil, nil

@@ -86,7 +86,7 @@ func (q *request) heldRows(list []hold.Held) ([]heldRow, error) {
 			tagged, _, byDigest := strings.Cut(image.Name, "@")
 			repository, tag, _ := strings.Cut(tagged, ":")
 			if _, known := here[repository]; !known && len(here) < maxLooked {
-				_, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(repository), SizeLinks: fewLinks})
+				_, err := run(q, api.GetRepository, api.RepositorySizes{InRepository: repositoryOf(repository), SizeLinks: oneLink})
 				if err != nil && statusOf(err) == 0 {
 					return nil, err
 				}

@@ -20,6 +20,9 @@ import (
 // that the API reads without it takes half a second.
 var fewLinks = api.SizeLinks{Links: 2000}
 
+// oneLink is for pages that ask whether a place can be seen, and don't show its size.
+var oneLink = api.SizeLinks{Links: 1}
+
 // repositoryOf returns a repository as inputs of the management API name it.
 func repositoryOf(name string) api.InRepository { return api.InRepository{Repository: name} }
 

@@ -169,14 +169,11 @@ func (q *request) showHistory(n *notice) error {
 			now[r.Name] = r.ManifestDigest
 		}
 	}
+	if err := q.addPresent(repository, rows, now); err != nil {
+		return err
+	}
 	for i := range rows {
 		name := rows[i].Name
-		if _, known := now[name]; !known && rows[i].MayRestore {
-			// Its present state is on another page, or there is none.
-			if now[name], err = q.digestOf(repository, name); err != nil {
-				return err
-			}
-		}
 		rows[i].Action, rows[i].Seen = action, cmp.Or(now[name].String(), "none")
 		rows[i].MayRestore = rows[i].MayRestore && now[name] != rows[i].ManifestDigest
 	}
@@ -193,6 +190,28 @@ func (q *request) showHistory(n *notice) error {
 		call("GET", apiPath("/repository/%s/tag", repository)+"?onlyActiveTags=false"),
 	}
 	return q.show("history", p)
+}
+
+// addPresent adds to `now` what those tags point to whose present state isn't in the rows: it is on another page,
+// or there is none.
+func (q *request) addPresent(repository string, rows []historyRow, now map[string]oci.Digest) error {
+	var names []string
+	for _, r := range rows {
+		if _, known := now[r.Name]; !known && r.MayRestore {
+			names, now[r.Name] = append(names, r.Name), oci.Digest{}
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	list, err := run(q, api.ListTags, api.TagQuery{InRepository: repositoryOf(repository), Names: names})
+	if err != nil {
+		return err
+	}
+	for _, t := range list.Tags {
+		now[t.Name] = t.ManifestDigest
+	}
+	return nil
 }
 
 // changeHistory restores a former state of a tag.
