@@ -35,6 +35,25 @@ var robotDone = map[string]string{
 	"unfederate": "The rule was removed, and what clients got by it has ended.", "unfederate-all": "The robot has no rules now, and what clients got by them has ended.",
 }
 
+// robotFields are the fields of forms of robots by the members of the API.
+var robotFields = map[string]string{"robot_shortname": "robot", "expires_at": "expires", "expiresAt": "expires"}
+
+// robotError says of which field of the form for a new robot an error is, if the API doesn't.
+func robotError(err error) error {
+	if statusOf(err) == http.StatusConflict {
+		return fieldError{"robot", format.Sentence(err.Error())}
+	}
+	return patternError(namedError(err, "robot"))
+}
+
+// patternError says that an error is about the repositories that a robot may use, if it is.
+func patternError(err error) error {
+	if statusOf(err) == http.StatusBadRequest && strings.Contains(err.Error(), " is no pattern of repositories") {
+		return fieldError{"repositories", format.Sentence(err.Error())}
+	}
+	return err
+}
+
 // showRobots lists the robots of a namespace, with the form for a new one.
 func (q *request) showRobots(status int, n *notice) error {
 	namespace := q.values["namespace"]
@@ -49,13 +68,13 @@ func (q *request) showRobots(status int, n *notice) error {
 		Robots         []api.RobotView
 		Find           find
 		Pages          pages
-		Typed          url.Values // of a form that was refused
+		Typed          typed
 		Limits         limitFields
 	}
 	if q.open() {
 		d.Off = noAccounts
 	}
-	d.Namespace, d.Typed, d.Limits = namespace, q.form, q.typedLimits()
+	d.Namespace, d.Typed, d.Limits = namespace, q.refused, q.limitsOf("create")
 	d.Robots, d.Pages = list.Robots, q.pagesOf(q.keep("q"), list.NextPage)
 	d.Find.Text = q.query("q")
 	d.Find.Needed = d.Find.Text != "" || d.Pages != (pages{})
@@ -78,14 +97,14 @@ func createRobot(q *request) error {
 	item := api.RobotItem{At: api.At{Namespace: q.values["namespace"]}, Robot: strings.TrimSpace(q.form.Get("robot"))}
 	l, err := q.limits()
 	if err != nil {
-		return q.showRobots(http.StatusBadRequest, failure(err))
+		return q.showRobots(http.StatusBadRequest, q.refuse(err, robotFields))
 	}
 	made, err := run(q, api.CreateRobot, api.RobotNew{RobotItem: item, Body: &api.NewRobotForm{
 		Description: strings.TrimSpace(q.form.Get("description")), Repositories: l.repositories, Actions: l.actions, ExpiresAt: l.end,
 	}})
 	if err != nil {
 		if status := formStatus(err); status != 0 {
-			return q.showRobots(status, failure(err))
+			return q.showRobots(status, q.refuse(robotError(err), robotFields))
 		}
 		return err
 	}
@@ -111,7 +130,7 @@ type robotData struct {
 	Made        *secret
 	Description string
 	Limits      limitFields
-	Typed       bool       // the description and the limits, in a form that was refused
+	Typed       typed
 	Was         robotShown // what the page had shown when the form was made
 	Renewal     renewal
 	Roles       roleTable
@@ -147,9 +166,9 @@ func (q *request) showRobotData(status int, n *notice, d robotData) error {
 		d.Off = noAccounts
 	}
 	d.Description, d.Limits = d.Robot.Description, fieldsOf(d.Robot.Repositories, d.Robot.Actions)
-	d.Was = robotShown{d.Description, d.Limits}
+	d.Was, d.Typed = robotShown{d.Description, d.Limits}, q.refused
 	if q.form.Get("do") == "save" {
-		d.Description, d.Limits, d.Typed = q.form.Get("description"), q.typedLimits(), true
+		d.Description, d.Limits = q.form.Get("description"), q.limitsOf("save")
 		if q.form.Has(wasPrefix + "description") {
 			d.Was = robotShown{q.form.Get(wasPrefix + "description"), limitFieldsIn(q.form, wasPrefix)}
 		}
@@ -222,7 +241,7 @@ func changeRobot(q *request) error {
 		return q.redirect(to + "?done=" + url.QueryEscape(do))
 	}
 	if status := formStatus(err); status != 0 {
-		return q.showRobot(status, failure(err))
+		return q.showRobot(status, q.refuse(patternError(err), robotFields))
 	}
 	return err
 }
@@ -279,6 +298,7 @@ type federationData struct {
 	Host     string // the default audience
 	Examples []federationExample
 	Form     federationForm
+	Typed    typed
 }
 
 // federationRow is a rule as the page shows it.
@@ -309,7 +329,7 @@ var federationExamples = []federationExample{
 // federation returns the rules of a robot as its page shows them, and the form as it was typed or, for the
 // parameter "example" of the query, as an example has it.
 func (q *request) federation(action string, rules api.FederationRules) federationData {
-	d := federationData{Action: action, Host: q.registryAddress().Host, Examples: federationExamples}
+	d := federationData{Action: action, Host: q.registryAddress().Host, Examples: federationExamples, Typed: q.refused}
 	words := format.Room(30 << 10)
 	for _, r := range rules {
 		row := federationRow{r.ID, words.Clip(512, r.Issuer), words.Clip(512, r.Subject), words.Clip(512, r.Audience), nil, 0}
@@ -340,9 +360,9 @@ func (q *request) typedRule() (r api.FederationRule, err error) {
 		name, pattern = strings.TrimSpace(name), strings.TrimSpace(pattern)
 		switch _, twice := r.Claims[name]; {
 		case !ok || name == "" || pattern == "":
-			return r, formError("Write a claim as NAME=PATTERN, such as ref=refs/heads/main, and not as “" + format.Clip(100, line) + "”.")
+			return r, fieldError{"claims", "Write a claim as NAME=PATTERN, such as ref=refs/heads/main, and not as “" + format.Clip(100, line) + "”."}
 		case twice:
-			return r, formError("The claim " + format.Clip(100, name) + " is there twice: a rule has one pattern for each.")
+			return r, fieldError{"claims", "The claim " + format.Clip(100, name) + " is there twice: a rule has one pattern for each."}
 		}
 		if r.Claims == nil {
 			r.Claims = make(map[string]string)

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"strings"
@@ -277,19 +278,29 @@ type limits struct {
 type limitFields struct {
 	Repositories, Actions     []string
 	NoRepositories, NoActions bool
+
+	Mark template.HTMLAttr // of the field of repositories, if it was refused
+	Why  *fault            // nil: it wasn't
 }
 
 // fieldsOf returns the limits of a robot as a form shows them.
 func fieldsOf(repositories, actions []string) limitFields {
-	return limitFields{repositories, actions, none(repositories), none(actions)}
+	return limitFields{Repositories: repositories, Actions: actions, NoRepositories: none(repositories), NoActions: none(actions)}
 }
 
-// typedLimits returns the limits as they were typed into a form.
-func (q *request) typedLimits() limitFields { return limitFieldsIn(q.form, "") }
+// limitsOf returns the limits as they were typed into the form whose field "do" has this value.
+func (q *request) limitsOf(do string) limitFields {
+	f := limitFieldsIn(q.form, "")
+	f.Mark, f.Why = q.refused.Mark(do, "repositories"), q.refused.At(do, "repositories")
+	return f
+}
 
 // limitFieldsIn returns the limits in the fields whose names begin with a prefix, as a form shows them.
 func limitFieldsIn(f url.Values, prefix string) limitFields {
-	return limitFields{strings.Fields(f.Get(prefix + "repositories")), f[prefix+"action"], f.Get(prefix+"no-repositories") == "true", f.Get(prefix+"no-actions") == "true"}
+	return limitFields{
+		Repositories: strings.Fields(f.Get(prefix + "repositories")), Actions: f[prefix+"action"],
+		NoRepositories: f.Get(prefix+"no-repositories") == "true", NoActions: f.Get(prefix+"no-actions") == "true",
+	}
 }
 
 // none says whether a limit allows nothing. Nil is no limit.
@@ -297,8 +308,11 @@ func none(list []string) bool { return list != nil && len(list) == 0 }
 
 // tokenLimits returns the limits of a form for a token that was refused.
 func tokenLimits(t typed) limitFields {
-	return limitFields{strings.Fields(t.Value("token", "repositories", "")), t.Values("token", "action"),
-		t.Checked("token", "no-repositories", false), t.Checked("token", "no-actions", false)}
+	return limitFields{
+		Repositories: strings.Fields(t.Value("token", "repositories", "")), Actions: t.Values("token", "action"),
+		NoRepositories: t.Checked("token", "no-repositories", false), NoActions: t.Checked("token", "no-actions", false),
+		Mark: t.Mark("token", "repositories"), Why: t.At("token", "repositories"),
+	}
 }
 
 // limits reads the limits of a form, which has boxes of their own for lists that allow nothing.

@@ -224,10 +224,11 @@ func TestTeamsAndRobots(t *testing.T) {
 	pull(next, 200)
 	ann.send(t, robot, url.Values{"do": {"rotate"}}, "new secret")
 	pull(next, 401)
-	ann.post(t, 400, robot, url.Values{"do": {"rotate"}, "expires": {"2001-01-01"}, "overlap": {"true"}}, `role="alert"`, `name="expires" value="2001-01-01"`, `name="overlap" value="true" checked`)
+	ann.post(t, 400, robot, url.Values{"do": {"rotate"}, "expires": {"2001-01-01"}, "overlap": {"true"}}, `role="alert"`, `name="expires" value="2001-01-01"`, `name="overlap" value="true" checked`, `id="wrong-rotate-expires"`)
 	ann.post(t, 400, robots, url.Values{"do": {"create"}, "robot": {"x y"}, "description": {"typed"}, "repositories": {"acme/typed"}, "no-actions": {"true"}},
-		`role="alert"`, `name="robot" value="x y"`, `value="typed"`, `value="acme/typed"`, `name="no-actions" value="true" checked`)
-	ann.post(t, 409, robots, url.Values{"do": {"create"}, "robot": {"ci"}}, `role="alert"`, `name="robot" value="ci"`)
+		`role="alert"`, `id="wrong-create-robot"`, `name="robot" value="x y"`, `value="typed"`, `value="acme/typed"`, `name="no-actions" value="true" checked`)
+	ann.post(t, 409, robots, url.Values{"do": {"create"}, "robot": {"ci"}}, `role="alert"`, `id="wrong-create-robot"`, `name="robot" value="ci"`)
+	ann.post(t, 400, robots, url.Values{"do": {"create"}, "robot": {"new"}, "repositories": {"acme/**/"}}, `id="wrong-create-repositories"`)
 	ann.send(t, robot, url.Values{"do": {"delete"}}, "was deleted", "has no robots")
 	s.Do(t, "GET", robot, "", servertest.As("ann")...).WantStatus(t, 404)
 	for _, path := range []string{teams, robots} {
