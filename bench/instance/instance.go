@@ -22,10 +22,11 @@ import (
 
 // Registry is a registry that this program has started.
 type Registry struct {
-	URL   string
-	Basic string // the Authorization header of the administrator; "" if the registry is open
-	Meter *meter.Meter
-	cmd   *exec.Cmd
+	URL    string
+	Basic  string // the Authorization header of the administrator; "" if the registry is open
+	Cookie string // sent with each request, unless it is ""
+	Meter  *meter.Meter
+	cmd    *exec.Cmd
 }
 
 // The administrator of registries with access control.
@@ -97,6 +98,9 @@ func (r *Registry) SendAs(ctx context.Context, contentType, method, path string,
 	}
 	if authorization != "" {
 		q.Header.Set("Authorization", authorization)
+	}
+	if r.Cookie != "" {
+		q.Header.Set("Cookie", r.Cookie)
 	}
 	if body != nil {
 		q.Header.Set("Content-Type", contentType)

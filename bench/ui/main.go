@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -97,6 +98,9 @@ func (s settings) run(ctx context.Context) error {
 	}
 	fmt.Fprintf(s.out, "%d repositories, one of them with %d tags, filled in %s\n", s.repositories, s.tags, time.Since(begin).Round(time.Second))
 	accounts := []account{{"admin", r.Basic, "team-0000"}, {memberName, basic(memberName, memberPassword), "team-0003"}}
+	if err := haveStyle(ctx, r); err != nil {
+		return err
+	}
 	for _, a := range accounts {
 		list, err := pages(ctx, conn, a.namespace)
 		if err != nil {
@@ -127,6 +131,18 @@ func (s settings) fill(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	return nil
+}
+
+// sheet finds the style sheet of a browser's first page.
+var sheet = regexp.MustCompile(`<style data-sheet="/ui/static/([0-9a-f]+)/`)
+
+// haveStyle lets the requests be those of a browser that has the file of the style sheet, as after its first page.
+func haveStyle(ctx context.Context, r *instance.Registry) error {
+	page, err := r.Want(ctx, http.StatusOK, "GET", "/ui/", nil)
+	if m := sheet.FindSubmatch(page); m != nil {
+		r.Cookie = "purser_style=" + string(m[1])
+	}
+	return err
 }
 
 // measure asks for each page and prints a line about it.

@@ -39,7 +39,7 @@ func pages(ctx context.Context, conn *pgx.Conn, namespace string) ([]string, err
 	add("/ui/repositories", "?q=app-05000", "?q=nothing-matches", "?q=app", "?q=large", "?sort=-name", "?sort=created", "?sort=-created",
 		"?visibility=public", "?starred=true", "?namespace="+namespace)
 	add("/ui/namespaces", "?q=nothing-matches", "?q=0199")
-	add("/ui/namespaces/"+namespace, "", "/-/policies", "/-/policies/new", "/-/policies/"+p.policy, "/-/teams", "/-/teams/crew-1", "/-/robots", "/-/robots/robot-1", "/-/webhooks", "/-/settings")
+	add("/ui/namespaces/"+namespace, "", "/-/policies", "/-/policies/new", "/-/policies/"+p.policy, "/-/teams", "/-/teams/crew-1", "/-/robots", "/-/robots/robot-1", "/-/webhooks", "/-/settings", "/-/usage")
 	add("/ui/namespaces/team-0000/-/webhooks/00000000-0000-4000-9000-000000000002", "", "?state=delivered", "?state=given_up", "?state=waiting")
 	add("/ui/repositories/"+large, "", "?sort=pushed", "?sort=name", "?sort=-name", "?sort=size", "?sort=last_pulled", "?sort=pull_count",
 		"?q=nothing-matches", "?q=build", "?q=build-050000", "?q=000001", "?q=nothing-matches&sort=name",
