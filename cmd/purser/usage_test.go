@@ -34,7 +34,12 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"version":                               {0, "purser"},
 		"--version":                             {0, "purser"},
-		"serv":                                  {2, `did you mean "purser serve" or "purser user"?`},
+		"serv":                                  {2, `did you mean "purser serve"?`},
+		"srve":                                  {2, `did you mean "purser serve"?`},
+		"grant acme ann reader":                 {2, `write "purser grant list", "purser grant remove" or "purser grant set"`},
+		"push acme/app":                         {2, "clients push: docker push "},
+		"ls":                                    {2, `write "purser repo list"`},
+		"serve --listen :5000":                  {2, "unknown flag: --listen: did you mean --addr?"},
 		"gc statu":                              {2, `did you mean "purser gc status"?`},
 		"loosefk statu":                         {2, `did you mean "purser loosefk status"?`},
 		"nothing-like-it":                       {2, `unknown command "nothing-like-it" for "purser"`},

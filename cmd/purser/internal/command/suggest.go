@@ -22,7 +22,11 @@ func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError) error {
 			return missing
 		}
 	}
-	if list := likely(name, flagNames(cmd)); len(list) > 0 {
+	list := likely(name, flagNames(cmd))
+	if same := flagSynonyms[name]; slices.Contains(flagNames(cmd), same) {
+		list = []string{same}
+	}
+	if len(list) > 0 {
 		return fmt.Errorf("%w: did you mean %s?", missing, alternatives(list, func(flag string) string { return "--" + flag }))
 	}
 	if !cmd.HasParent() {
@@ -121,10 +125,30 @@ var synonyms = map[string][]string{
 	"start": {"serve"}, "run": {"serve"}, "server": {"serve"}, "retention": {"policy"}, "protect": {"protection"}, "hook": {"webhook"},
 }
 
+// flagSynonyms are flags that other programs have, by the names of ours.
+var flagSynonyms = map[string]string{
+	"listen": "addr", "port": "addr", "bind": "addr", "address": "addr", "host": "addr", "data": "data-dir", "datadir": "data-dir", "root": "data-dir",
+	"force": "yes", "registry": "server", "url": "server",
+}
+
+// byClients are words for what clients do, or what other programs call so, with what one writes instead.
+var byClients = map[string]string{
+	"push": "clients push: docker push HOST/NAMESPACE/NAME:TAG", "pull": "clients pull: docker pull HOST/NAMESPACE/NAME:TAG",
+	"images": `write "purser repo list"`, "tags": `write "purser tag list NAMESPACE/NAME"`, "ls": `write "purser repo list"`, "ps": `write "purser hold list", which says what runs`,
+}
+
 // unknownCommand returns the error for a word that is no subcommand, with those that may have been meant.
 func unknownCommand(cmd *cobra.Command, name string) error {
-	cmd.SuggestionsMinimumDistance = 2
-	found := cmd.SuggestionsFor(name)
+	if hint := byClients[name]; hint != "" && !cmd.HasParent() {
+		return fmt.Errorf("unknown command %q for %q: %s", name, cmd.CommandPath(), hint)
+	}
+	var names, subcommands []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names, subcommands = append(names, c.Name()), append(subcommands, c.CommandPath())
+		}
+	}
+	found := likely(name, names)
 	for _, c := range cmd.Commands() {
 		if c.IsAvailableCommand() && slices.Contains(synonyms[name], c.Name()) && !slices.Contains(found, c.Name()) {
 			found = append(found, c.Name())
@@ -145,6 +169,9 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	err := fmt.Errorf("unknown command %q for %q", name, cmd.CommandPath())
 	if len(found) > 0 {
 		return fmt.Errorf("%w: did you mean %s?", err, alternatives(found, quoted))
+	}
+	if cmd.HasParent() && len(subcommands) > 0 && len(subcommands) <= mostSuggested { // "grant acme ann reader"
+		return fmt.Errorf("%w: write %s", err, alternatives(subcommands, quoted))
 	}
 	return err
 }
